@@ -1,0 +1,95 @@
+"""Pooled forward lookup: one output row per (feature, bag).
+
+    out[b, column_t : column_t + D_t] = scale_b * sum_i w_i * W_t[indices_i]
+
+i runs over the bag (t, b), ``offsets[bag] .. offsets[bag + 1]``; w_i = 1 without per-sample weights;
+scale_b = 1 for SUM and 1 / L_b for MEAN; index -1 (a pruned row) adds nothing but counts in L_b.
+Rows are widened before they are added: to fp32 from fp16 and bf16, to fp64 from fp32. The result is
+rounded once, to the output dtype.
+
+One program owns BAGS bags of one feature. Each bag is gathered by ROWS slots, slot r taking the lookups
+r, r + ROWS, ...; the slots of a bag are added in a fixed tree, so equal inputs give equal bits. Long bags
+want BAGS = 1 and several rows in flight, short ones several bags in lockstep.
+"""
+
+import triton
+import triton.language as tl
+from common.features import feature_bags, load_feature
+from common.output import store_rows
+
+
+@triton.jit
+def forward_kernel(
+    output,  # [B, output_stride] or 1-D (VBE), fp32, fp16 or bf16 by output_dtype
+    weights,  # 1-D, every table
+    features,  # [features of this launch, 8] int64
+    indices,  # [N]
+    offsets,  # [bags + 1]
+    per_sample_weights,  # [N] fp32, read only if WEIGHTED
+    vbe_bag_offsets,  # [T + 1] int64, read only if vbe
+    vbe_output_offsets,  # [bags] int64, read only if vbe
+    batch_size,  # bags of each feature, if not vbe
+    output_stride,  # elements between output rows, if not vbe
+    output_dtype,  # 0 fp32, 1 fp16, 2 bf16
+    mean,
+    vbe,
+    WEIGHT_DTYPE: tl.constexpr,
+    BUCKET: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    BAGS: tl.constexpr,
+    ROWS: tl.constexpr,
+    UNROLL: tl.constexpr,
+    EVICTION: tl.constexpr,
+):
+    # 16 bytes in elements: what an aligned launch promises of offsets, pitch, dim, columns and positions.
+    UNIT: tl.constexpr = (4 if WEIGHT_DTYPE == "fp32" else 8) if ALIGNED else 1
+    ACCUMULATOR: tl.constexpr = tl.float64 if WEIGHT_DTYPE == "fp32" else tl.float32
+    SLOTS: tl.constexpr = BAGS * ROWS
+
+    feature, weight_offset, row_pitch, dim, output_column = load_feature(
+        features, tl.program_id(1), UNIT
+    )
+    first_bag, bag_count = feature_bags(feature, batch_size, vbe_bag_offsets, vbe)
+
+    slot = tl.arange(0, SLOTS)
+    bag = tl.program_id(0) * BAGS + slot // ROWS
+    start = tl.load(offsets + first_bag + bag, mask=bag < bag_count, other=0).to(tl.int64)
+    end = tl.load(offsets + first_bag + bag + 1, mask=bag < bag_count, other=0).to(tl.int64)
+    steps = tl.cdiv(tl.max(end - start, axis=0).to(tl.int32), ROWS)
+
+    column = tl.arange(0, BUCKET)
+    in_row = (column < dim)[None, :]
+    table = weights + weight_offset
+    position = start + slot % ROWS
+    total = tl.zeros([SLOTS, BUCKET], ACCUMULATOR)
+    for _ in range(0, steps, UNROLL):
+        for _ in tl.static_range(UNROLL):
+            index = tl.load(indices + position, mask=position < end, other=-1).to(tl.int64)
+            used = index >= 0
+            row = tl.load(
+                table + (index * row_pitch)[:, None] + column[None, :],
+                mask=used[:, None] & in_row,
+                other=0.0,
+                eviction_policy=EVICTION,
+            ).to(ACCUMULATOR)
+            if WEIGHTED:
+                sample_weight = tl.load(per_sample_weights + position, mask=used, other=0.0)
+                row *= sample_weight.to(ACCUMULATOR)[:, None]
+            total += row
+            position += ROWS
+
+    pooled = tl.sum(tl.reshape(total, [BAGS, ROWS, BUCKET]), axis=1)
+    bag = tl.program_id(0) * BAGS + tl.arange(0, BAGS)
+    owned = bag < bag_count
+    if mean != 0:
+        length = tl.max(tl.reshape(end - start, [BAGS, ROWS]), axis=1)
+        pooled /= tl.maximum(length, 1).to(ACCUMULATOR)[:, None]
+    vbe_row = tl.load(vbe_output_offsets + first_bag + bag, mask=owned & (vbe != 0), other=0)
+    # A select, not a branch: a hint on the result of a branch is dropped.
+    output_row = tl.multiple_of(
+        tl.where(vbe != 0, vbe_row, bag.to(tl.int64) * output_stride + output_column), UNIT
+    )
+    store_rows(
+        output, output_row[:, None] + column[None, :], pooled, owned[:, None] & in_row, output_dtype
+    )
