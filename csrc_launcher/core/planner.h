@@ -1,0 +1,78 @@
+// From pointers and sizes to launches. Pure: reads no memory behind the pointers, calls no driver,
+// knows no torch. Pointers are addresses on the device that the launches will run on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/layout.h"
+#include "core/plan.h"
+
+namespace tbe_aot {
+
+// The values are those that kernels take at run time for a dtype.
+enum class Dtype : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+
+// Why a plan is what it is, one sentence each, for people.
+using Reasons = std::vector<std::string>;
+
+// T features, B bags per feature, N lookups.
+struct ForwardRequest {
+  int32_t arch = 0;  // Index in kBuild.archs, from device_arch().
+  Dtype weight_dtype = Dtype::kFloat32;
+  Dtype output_dtype = Dtype::kFloat32;
+  int32_t index_width = 64;  // 32 or 64, of indices and offsets.
+  bool mean = false;
+
+  const void* output = nullptr;  // [B, output_width]; VBE: 1-D.
+  const void* weights = nullptr;
+  const void* features = nullptr;            // int64 [T, 8].
+  const void* indices = nullptr;             // [N]
+  const void* offsets = nullptr;             // [total_bags + 1]
+  const void* per_sample_weights = nullptr;  // fp32 [N]; null: unweighted.
+  const void* vbe_bag_offsets = nullptr;     // int64 [T + 1]; null: not VBE.
+  const void* vbe_output_offsets = nullptr;  // int64 [total_bags]; null: not VBE.
+
+  int64_t lookups = 0;     // N
+  int64_t batch_size = 0;  // B; VBE: most bags of any feature.
+  int64_t total_bags = 0;  // T * B; VBE: offsets.numel() - 1.
+};
+
+// Launches of the pooled lookup: one per group of features (more where a group has more features
+// than one grid can hold), none where there is no bag. An absent optional array with N = 0 may be
+// null. Throws Error when a size exceeds what the kernels can address or a bucket is unknown.
+Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* reasons = nullptr);
+
+// The report that the bounds-check kernels fill: int64 [kReportSize] on the device.
+inline constexpr int32_t kReportSize = 4;
+enum ReportEntry : int32_t {
+  kBadOffsets = 0,         // Number of bad entries in the offsets.
+  kFirstBadOffset = 1,     // offsets_numel - position of the first bad entry; 0 = none.
+  kFirstInvalidIndex = 2,  // lookups - position of the first invalid index; 0 = none.
+  kInvalidIndices = 3,     // Their number, when the caller gave no invalid_count.
+};
+
+struct CheckBoundsRequest {
+  int32_t arch = 0;
+  int32_t index_width = 64;  // 32 or 64, of indices and offsets.
+
+  const void* indices = nullptr;          // [N]
+  const void* offsets = nullptr;          // [offsets_numel]
+  const void* features = nullptr;         // int64 [T, 8]
+  const void* vbe_bag_offsets = nullptr;  // int64 [T + 1]; null: not VBE.
+  void* indices_out = nullptr;            // [N], the checked copy.
+  void* offsets_out = nullptr;            // [offsets_numel], the checked copy.
+  void* report = nullptr;                 // int64 [kReportSize]; cleared by the plan.
+  void* invalid_count = nullptr;          // int64 [1], added to; null: counted in the report.
+
+  int64_t feature_count = 0;
+  int64_t lookups = 0;
+  int64_t offsets_numel = 0;
+  int64_t batch_size = 0;  // B; VBE: most bags of any feature, or any bound of it.
+};
+
+// Launches that copy indices and offsets and put right what is out of bounds in the copies.
+Plan plan_check_bounds(const CheckBoundsRequest& request, Reasons* reasons = nullptr);
+
+}  // namespace tbe_aot
