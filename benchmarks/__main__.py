@@ -1,0 +1,117 @@
+"""The command line: ``python -m benchmarks --help``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markdown import Markdown
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+DOCUMENT = ROOT / "docs" / "performance.md"
+
+app = typer.Typer(
+    help="Measure tbe-aot, beside FBGEMM where it is installed.", no_args_is_help=True
+)
+
+
+@app.command()
+def forward(
+    out: Annotated[Path, typer.Option(help="Folder that the results are written to.")] = RESULTS,
+    name: Annotated[str, typer.Option(help="Name of the run: NAME.json.")] = "forward",
+    peer: Annotated[
+        bool,
+        typer.Option(help="Measure FBGEMM's forwards side by side; fbgemm_gpu must be importable."),
+    ] = False,
+    peer_folder: Annotated[
+        Path | None, typer.Option(help="Folder that holds the package fbgemm_gpu; implies --peer.")
+    ] = None,
+    cases: Annotated[
+        str, typer.Option(help="Comma-separated cases.")
+    ] = "a,b,c,d,e,f,large128,large256",
+    device: Annotated[
+        str, typer.Option(help="cuda, cuda:N, or cpu (tries the harness; its times say nothing).")
+    ] = "cuda",
+    iterations: Annotated[int, typer.Option(help="Timed calls of each implementation.")] = 35,
+    commit: Annotated[
+        str | None, typer.Option(help="Commit to record where this folder is no checkout.")
+    ] = None,
+    wheel: Annotated[Path | None, typer.Option(help="Wheel whose size is recorded.")] = None,
+) -> None:
+    """Time the forward; writes NAME.json."""
+    import torch
+
+    from benchmarks import forward as benchmark
+    from benchmarks import peer as fbgemm
+    from benchmarks.report import markdown
+    from benchmarks.results import current_commit
+
+    where = torch.device(device)
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter(
+            "there is no CUDA device; --device cpu tries the harness", param_hint="--device"
+        )
+    wants_peer = peer or peer_folder is not None
+    if wants_peer and where.type != "cuda":
+        raise typer.BadParameter("FBGEMM is measured on CUDA devices only", param_hint="--peer")
+    try:
+        selected = benchmark.select_cases(cases)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--cases") from None
+    options = benchmark.Options(
+        name=name,
+        device=where,
+        cases=selected,
+        iterations=iterations,
+        commit=commit or current_commit(),
+        peer_version=fbgemm.load(peer_folder) if wants_peer else None,
+        wheel=wheel,
+    )
+    path = out / f"{name}.json"
+    results = benchmark.run(options, path)
+    console = Console()
+    console.print(Markdown(markdown(results, chart=None)))
+    console.print(f"written: {path}")
+
+
+@app.command()
+def plot(
+    results: Annotated[Path, typer.Argument(help="A results file.")] = RESULTS / "forward.json",
+    out: Annotated[Path, typer.Option(help="Chart to write, .svg or .png.")] = Path("forward.svg"),
+) -> None:
+    """Draw the chart of ratios."""
+    from benchmarks.report import draw_chart
+    from benchmarks.results import Results
+
+    if not draw_chart(Results.read(results), out):
+        raise typer.BadParameter(
+            "the run has no peer: there are no ratios to draw", param_hint="RESULTS"
+        )
+    typer.echo(f"written: {out}")
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Argument(help="A results file.")] = RESULTS / "forward.json",
+    document: Annotated[
+        Path, typer.Option(help="Document whose marked section is rewritten.")
+    ] = DOCUMENT,
+    section: Annotated[str, typer.Option(help="Name in the section's marker.")] = "forward",
+) -> None:
+    """Rewrite the results section of docs/performance.md, and its chart, from a results file."""
+    from benchmarks.report import draw_chart, markdown, rewrite_section
+    from benchmarks.results import Results
+
+    run = Results.read(results)
+    chart = document.parent / "images" / f"{section}_ratio.svg"
+    drawn = draw_chart(run, chart)
+    body = markdown(run, chart.relative_to(document.parent).as_posix() if drawn else None)
+    rewrite_section(document, section, body)
+    typer.echo(f"rewritten: {document}" + (f", {chart}" if drawn else ""))
+
+
+if __name__ == "__main__":
+    app()

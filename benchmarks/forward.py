@@ -1,0 +1,247 @@
+"""The forward benchmark: ours beside the peer's forwards, and what surrounds a lookup (bounds, host, first call, sizes)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks import peer as fbgemm
+from benchmarks.cases import CASES, Case, Inputs, forward_bytes, make_inputs, mean_volume
+from benchmarks.ours import Lookup, build_info, make_weights
+from benchmarks.results import (
+    BoundsRow,
+    Environment,
+    FirstCall,
+    ForwardRow,
+    HostRow,
+    Results,
+    device_name,
+    driver_version,
+)
+from benchmarks.timing import copy_bandwidth, host_microseconds, interleaved
+
+INDEX_DTYPES = (torch.int64, torch.int32)
+OUTPUT_DTYPES = (torch.float32, torch.float16)
+# Two implementations add the same fp16 rows in fp32, in another order, then round once.
+_AGREEMENT = {torch.float32: (1e-4, 1e-4), torch.float16: (2e-3, 4e-3)}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure. ``peer_version`` is None without a peer, otherwise fbgemm_gpu has been imported.
+
+    ``bounds_cases`` are those of ``cases`` whose bounds check is timed as well.
+    """
+
+    name: str
+    device: torch.device
+    cases: list[Case]
+    iterations: int
+    commit: str
+    peer_version: str | None
+    bounds_cases: tuple[str, ...] = ("a", "d")
+    first_call_processes: int = 3
+    wheel: Path | None = None
+
+
+def run(options: Options, path: Path) -> Results:
+    """Measure everything and write the results to ``path``, after every case, so that an interrupted run leaves what it has."""
+    info = build_info()
+    environment = Environment(
+        commit=options.commit,
+        tbe_aot=info.version,
+        profile=info.profile,
+        build_id=info.build_id,
+        torch=torch.__version__,
+        python=platform.python_version(),
+        device=device_name(options.device),
+        driver=driver_version(options.device),
+        peer=options.peer_version,
+    )
+    method: dict[str, int | str] = {
+        "iterations": options.iterations,
+        "statistic": "median",
+        "clock": "CUDA events" if options.device.type == "cuda" else "host",
+    }
+    results = Results(options.name, environment, method, copy_bandwidth(options.device))
+    combinations = len(INDEX_DTYPES) * len(OUTPUT_DTYPES) * 2
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns) as progress:
+        task = progress.add_task("forward", total=combinations * len(options.cases))
+        for case in options.cases:
+            for row in _forward_rows(options, case, results):
+                progress.update(task, advance=1, description=f"case {case.name}")
+                results.forward.append(row)
+            results.write(path)
+        progress.update(task, description="host")
+        results.host = _host_rows(options.device)
+        results.write(path)
+        progress.update(task, description="first call")
+        results.first_call = _first_call(options.device, options.first_call_processes)
+        results.sizes = dict(info.sizes)
+        if options.wheel is not None:
+            results.sizes[options.wheel.name] = options.wheel.stat().st_size
+        results.write(path)
+        progress.update(task, description="done")
+    return results
+
+
+def _forward_rows(options: Options, case: Case, results: Results) -> Iterator[ForwardRow]:
+    """One row per (index dtype, weighted, output dtype); bounds rows and errors go to ``results``."""
+    sets = [make_inputs(case, 1000 + 17 * s, options.device) for s in range(case.input_sets())]
+    touched = mean_volume(case, sets)
+    weights = make_weights(case, options.device)
+    lookup = Lookup(case, weights)
+    for index_dtype in INDEX_DTYPES:
+        drawn = [inputs.with_width(index_dtype) for inputs in sets]
+        peer = None
+        if options.peer_version is not None:
+            peer = fbgemm.Peer(case, weights, index_dtype)
+        for weighted, output_dtype in itertools.product((False, True), OUTPUT_DTYPES):
+            label = _label(case, index_dtype, weighted, output_dtype)
+            calls = {"ours": lookup.forward(drawn, weighted=weighted, output_dtype=output_dtype)}
+            for name in fbgemm.IMPLEMENTATIONS if peer is not None else ():
+                assert peer is not None  # noqa: S101  mypy does not see the condition in the loop's header
+                call = peer.forward(name, drawn, weighted=weighted, output_dtype=output_dtype)
+                if _runs(call, f"{label} {name}", results):
+                    _agree(calls["ours"](0), call(0), f"{label} {name}")
+                    calls[name] = call
+            times = interleaved(calls, len(drawn), options.device, iterations=options.iterations)
+            least = forward_bytes(
+                case,
+                touched,
+                weighted=weighted,
+                weight_bytes=weights.element_size(),
+                output_bytes=output_dtype.itemsize,
+                index_bytes=index_dtype.itemsize,
+            )
+            yield ForwardRow(
+                case.name, weighted, _short(output_dtype), _short(index_dtype), least, times
+            )
+        del peer
+        if case.name in options.bounds_cases:
+            results.bounds.append(_bounds_row(options, case, weights, lookup, drawn))
+
+
+def _bounds_row(
+    options: Options, case: Case, weights: torch.Tensor, lookup: Lookup, drawn: list[Inputs]
+) -> BoundsRow:
+    """Unweighted, fp32 output, nothing out of bounds."""
+    calls: dict[str, Callable[[int], object]] = {
+        "forward": lookup.forward(drawn, weighted=False, output_dtype=torch.float32),
+        "check": lookup.check_bounds(drawn),
+        "check and forward": lookup.checked_forward(drawn),
+    }
+    if options.peer_version is not None:
+        for name, check in (("peer forward", False), ("peer check and forward", True)):
+            module = fbgemm.Peer(case, weights, drawn[0].indices.dtype, check_bounds=check)
+            calls[name] = module.forward("v2", drawn, weighted=False, output_dtype=torch.float32)
+    times = interleaved(calls, len(drawn), options.device, iterations=options.iterations)
+    return BoundsRow(case.name, _short(drawn[0].indices.dtype), times)
+
+
+def _host_rows(device: torch.device) -> list[HostRow]:
+    """Host time of calls so small that the device keeps up."""
+    case = Case("host", 4, 16, 2, (64,), 1000, "uniform")
+    mixed = Case("host", 4, 16, 2, (16, 32, 64, 128), 1000, "uniform")
+    rows = []
+    for title, measured in (("one bucket", case), ("four buckets", mixed)):
+        inputs = [make_inputs(measured, 1, device)]
+        lookup = Lookup(measured, make_weights(measured, device))
+        calls = {
+            "torch.ops.tbe_aot.forward": lookup.forward(
+                inputs, weighted=False, output_dtype=torch.float32
+            ),
+            "torch.ops.tbe_aot.forward, weighted": lookup.forward(
+                inputs, weighted=True, output_dtype=torch.float32
+            ),
+            "torch.ops.tbe_aot.check_bounds": lookup.check_bounds(inputs),
+        }
+        with torch.no_grad():
+            for name, call in calls.items():
+                timing = host_microseconds(lambda call=call: call(0), device)  # type: ignore[misc]
+                rows.append(HostRow(f"{name}, {title}", timing))
+    return rows
+
+
+def _first_call(device: torch.device, processes: int) -> FirstCall:
+    """Fresh processes, each timing its own first forward."""
+    root = Path(__file__).resolve().parents[1]
+    command = [sys.executable, "-m", "benchmarks.first_call", str(device)]
+    environment = dict(os.environ, CUDA_DISABLE_PTX_JIT="1")
+    measured = []
+    for _ in range(processes):
+        output = subprocess.run(
+            command, cwd=root, env=environment, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+        measured.append(json.loads(output.splitlines()[-1]))
+
+    def median(key: str) -> float:
+        return statistics.median(entry[key] for entry in measured)
+
+    return FirstCall(
+        processes, median("import_ms"), median("first_call_ms"), median("later_call_ms")
+    )
+
+
+def _runs(call: Callable[[int], torch.Tensor], label: str, results: Results) -> bool:
+    """Whether the peer takes this configuration; what it says otherwise is recorded."""
+    try:
+        call(0)
+    except (RuntimeError, TypeError, ValueError) as error:
+        results.errors[label] = str(error).splitlines()[0][:300]
+        return False
+    return True
+
+
+def _agree(ours: torch.Tensor, theirs: torch.Tensor, label: str) -> None:
+    """Nothing is timed that does not compute the same."""
+    relative, absolute = _AGREEMENT[ours.dtype]
+    torch.testing.assert_close(
+        ours, theirs.detach(), rtol=relative, atol=absolute, msg=lambda text: f"{label}: {text}"
+    )
+
+
+def _label(case: Case, index_dtype: torch.dtype, weighted: bool, output_dtype: torch.dtype) -> str:
+    kind = "weighted" if weighted else "unweighted"
+    return f"{case.name} {kind} {_short(output_dtype)} {_short(index_dtype)}"
+
+
+def _short(dtype: torch.dtype) -> str:
+    names = {
+        torch.float32: "fp32",
+        torch.float16: "fp16",
+        torch.int32: "int32",
+        torch.int64: "int64",
+    }
+    return names[dtype]
+
+
+def select_cases(names: str) -> list[Case]:
+    """Cases by comma-separated names.
+
+    Raises:
+        ValueError: a name is unknown.
+    """
+    chosen = [name.strip() for name in names.split(",")]
+    unknown = [name for name in chosen if name not in CASES]
+    if unknown:
+        message = f"no case named {', '.join(unknown)}; there are {', '.join(CASES)}"
+        raise ValueError(message)
+    return [CASES[name] for name in chosen]

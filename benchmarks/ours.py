@@ -1,0 +1,108 @@
+"""tbe-aot's side of the benchmarks: tables, metadata and calls through ``torch.ops``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import tbe_aot
+from benchmarks.cases import Case, Inputs
+
+CheckedLookups = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class BuildInfo:
+    """The installed tbe-aot: its version, what its build was, and the bytes of what it carries."""
+
+    version: str
+    profile: str
+    build_id: str
+    sizes: dict[str, int]
+
+
+def build_info() -> BuildInfo:
+    """Read the package that is imported."""
+    folder = Path(tbe_aot.__file__).parent
+    manifest = json.loads((folder / "lib" / "manifest.json").read_text(encoding="utf-8"))
+    files = sorted([*folder.glob("lib/*.pack"), *folder.glob("lib/*.so"), *folder.glob("*.so")])
+    return BuildInfo(
+        tbe_aot.__version__,
+        manifest["profile"],
+        manifest["build_id"],
+        {path.name: path.stat().st_size for path in files},
+    )
+
+
+def make_weights(case: Case, device: torch.device) -> torch.Tensor:
+    """The case's tables, fp16 and one after another in one 1-D tensor, uniform in [-0.1, 0.1]."""
+    generator = torch.Generator(device=device).manual_seed(11)
+    numel = case.rows * sum(case.feature_dims())
+    weights = torch.empty(numel, dtype=torch.float16, device=device)
+    return weights.uniform_(-0.1, 0.1, generator=generator)
+
+
+class Lookup:
+    """Calls of the operators on one case's tables."""
+
+    def __init__(self, case: Case, weights: torch.Tensor) -> None:
+        self._weights = weights
+        self._features, self._layout = _metadata(case, weights)
+
+    def forward(
+        self, sets: list[Inputs], *, weighted: bool, output_dtype: torch.dtype
+    ) -> Callable[[int], torch.Tensor]:
+        """A SUM forward on input set s."""
+        operator = torch.ops.tbe_aot.forward
+
+        def call(s: int) -> torch.Tensor:
+            inputs = sets[s]
+            output: torch.Tensor = operator(
+                self._weights,
+                self._features,
+                self._layout,
+                inputs.indices,
+                inputs.offsets,
+                inputs.per_sample_weights if weighted else None,
+                "sum",
+                output_dtype,
+            )
+            return output
+
+        return call
+
+    def check_bounds(self, sets: list[Inputs]) -> Callable[[int], CheckedLookups]:
+        """A bounds check in mode "warning" on input set s."""
+        operator = torch.ops.tbe_aot.check_bounds
+        invalid_count = torch.zeros(1, dtype=torch.int64, device=self._weights.device)
+
+        def call(s: int) -> CheckedLookups:
+            checked: CheckedLookups = operator(
+                sets[s].indices,
+                sets[s].offsets,
+                self._features,
+                self._layout,
+                "warning",
+                invalid_count,
+            )
+            return checked
+
+        return call
+
+    def checked_forward(self, sets: list[Inputs]) -> Callable[[int], torch.Tensor]:
+        """A bounds check and an unweighted SUM forward with fp32 output on what it returns."""
+        operator = torch.ops.tbe_aot.forward
+        check = self.check_bounds(sets)
+
+        def call(s: int) -> torch.Tensor:
+            indices, offsets = check(s)
+            output: torch.Tensor = operator(
+                self._weights, self._features, self._layout, indices, offsets
+            )
+            return output
+
+        return call

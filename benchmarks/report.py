@@ -1,0 +1,223 @@
+"""From a results file to the tables and the chart of docs/performance.md."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.cases import CASES
+from benchmarks.results import ForwardRow, Results
+
+GOAL_LEAST = 1.05
+GOAL_MEAN = 1.25
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """The geometric mean of positive values."""
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs))
+
+
+def goal_ratios(rows: Iterable[ForwardRow]) -> list[float]:
+    """Ratios of the rows that belong to the goals."""
+    ratios = (row.ratio for row in rows if CASES[row.case].goal)
+    return [ratio for ratio in ratios if ratio is not None]
+
+
+def summary_lines(results: Results) -> list[str]:
+    """Where, of what, and the ratios in short."""
+    env = results.environment
+    lines = [
+        f"Commit `{env.commit}`, tbe-aot {env.tbe_aot} (profile {env.profile}, build `{env.build_id[:12]}`), "
+        f"torch {env.torch}, Python {env.python}, {env.device}, driver {env.driver}"
+        + (f", FBGEMM {env.peer}" if env.peer else "")
+        + f". Copy bandwidth in the same run: {results.copy_gbs:,.0f} GB/s."
+    ]
+    ratios = goal_ratios(results.forward)
+    if ratios:
+        above_one = sum(ratio >= 1 for ratio in ratios) / len(ratios)
+        above_goal = sum(ratio >= GOAL_LEAST for ratio in ratios) / len(ratios)
+        lines.append("")
+        lines.append(
+            f"Forward, cases a-f, {len(ratios)} configurations, FBGEMM's better forward over ours: geometric mean "
+            f"**{geometric_mean(ratios):.2f}**, median {sorted(ratios)[len(ratios) // 2]:.2f}, least {min(ratios):.2f}; "
+            f"{above_one:.0%} at or above 1, {above_goal:.0%} at or above {GOAL_LEAST} "
+            f"(goal: geometric mean {GOAL_MEAN}, none below {GOAL_LEAST})."
+        )
+    return lines
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A Markdown table; every column but the first two is right-aligned."""
+    marks = ["---" if i < 2 else "--:" for i in range(len(header))]
+    return [
+        "| " + " | ".join(header) + " |",
+        "| " + " | ".join(marks) + " |",
+        *("| " + " | ".join(row) + " |" for row in rows),
+    ]
+
+
+def case_lines(results: Results) -> list[str]:
+    """Per case: what it is, and its ratios over all configurations."""
+    rows = []
+    for name in dict.fromkeys(row.case for row in results.forward):
+        mine = [row for row in results.forward if row.case == name]
+        ratios = [row.ratio for row in mine if row.ratio is not None]
+        share = max(row.copy_share(results.copy_gbs) for row in mine)
+        rows.append(
+            [
+                name,
+                CASES[name].describe(),
+                f"{geometric_mean(ratios):.2f}" if ratios else "-",
+                f"{min(ratios):.2f}" if ratios else "-",
+                f"{share:.0%}",
+            ]
+        )
+    header = ["case", "what", "ratio (geom. mean)", "least", "best share of copy"]
+    return table(header, rows)
+
+
+def forward_lines(results: Results) -> list[str]:
+    """Every forward configuration."""
+    peers = [n for n in ("v1", "v2") if any(n in row.times for row in results.forward)]
+    rows = []
+    for row in results.forward:
+        peer_times = [
+            f"{row.times[name].median:.4f}" if name in row.times else "-" for name in peers
+        ]
+        rows.append(
+            [
+                row.case,
+                "weighted" if row.weighted else "unweighted",
+                row.output_dtype,
+                row.index_dtype,
+                f"{row.times['ours'].median:.4f}",
+                *peer_times,
+                "-" if row.ratio is None else f"{row.ratio:.2f}",
+                f"{row.copy_share(results.copy_gbs):.0%}",
+            ]
+        )
+    header = ["case", "lookup", "output", "indices", "ours, ms"]
+    header += [f"FBGEMM {name}, ms" for name in peers] + ["ratio", "share of copy"]
+    return table(header, rows)
+
+
+def bounds_lines(results: Results) -> list[str]:
+    """What checking bounds costs."""
+    columns = {
+        "ours: forward": "forward",
+        "ours: check_bounds": "check",
+        "ours: check_bounds + forward": "check and forward",
+        "peer: forward": "peer forward",
+        "peer: forward with check": "peer check and forward",
+    }
+    shown = {title: key for title, key in columns.items() if key in results.bounds[0].times}
+    rows = [
+        [row.case, row.index_dtype, *(f"{row.times[key].median:.4f}" for key in shown.values())]
+        for row in results.bounds
+    ]
+    return table(["case", "indices", *(f"{title}, ms" for title in shown)], rows)
+
+
+def other_lines(results: Results) -> list[str]:
+    """Host time, first call, sizes."""
+    rows = [
+        ["host time of one call", row.call, f"{row.microseconds.median:.1f} us"]
+        for row in results.host
+    ]
+    if results.first_call is not None:
+        first = results.first_call
+        rows += [
+            ["fresh process", "import tbe_aot, torch imported before", f"{first.import_ms:.0f} ms"],
+            ["fresh process", "first forward, result waited for", f"{first.first_call_ms:.1f} ms"],
+            ["fresh process", "a later one", f"{first.later_call_ms:.2f} ms"],
+        ]
+    rows += [["size", name, f"{size / 1e6:.2f} MB"] for name, size in results.sizes.items()]
+    return table(["", "of", "value"], rows)
+
+
+def markdown(results: Results, chart: str | None) -> str:
+    """The generated section of the document."""
+    parts = [summary_lines(results)]
+    if chart is not None:
+        parts.append([f"![Forward: FBGEMM's better time over ours, per configuration]({chart})"])
+    if results.forward:
+        parts += [["### By case"], case_lines(results)]
+        parts += [["### Every configuration"], forward_lines(results)]
+    if results.bounds:
+        parts += [["### Bounds checking (`warning`)"], bounds_lines(results)]
+    parts += [["### Host, first call, sizes"], other_lines(results)]
+    if results.errors:
+        failed = [f"- `{name}`: {text}" for name, text in results.errors.items()]
+        parts += [["### What could not be measured"], failed]
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def rewrite_section(document: Path, name: str, body: str) -> None:
+    """Replace what stands between the markers ``<!-- results:NAME -->`` and ``<!-- results:end -->``.
+
+    Raises:
+        ValueError: the document has no such pair of markers.
+    """
+    text = document.read_text(encoding="utf-8")
+    pattern = re.compile(
+        rf"(<!-- results:{re.escape(name)} -->\n).*?(<!-- results:end -->)", re.DOTALL
+    )
+    if not pattern.search(text):
+        message = (
+            f"{document} has no section between <!-- results:{name} --> and <!-- results:end -->"
+        )
+        raise ValueError(message)
+    text = pattern.sub(lambda match: f"{match[1]}\n{body}\n\n{match[2]}", text, count=1)
+    document.write_text(text, encoding="utf-8")
+
+
+def draw_chart(results: Results, path: Path) -> bool:
+    """Bars of the ratio per case and configuration, as SVG or PNG by suffix; False if nothing has a ratio."""
+    rows = [row for row in results.forward if row.ratio is not None]
+    if not rows:
+        return False
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    # Equal results give an equal file.
+    mpl.rcParams["svg.hashsalt"] = "tbe-aot"
+    from matplotlib import pyplot as plt
+
+    cases = list(dict.fromkeys(row.case for row in rows))
+    series = list(dict.fromkeys(_series(row) for row in rows))
+    figure, axes = plt.subplots(figsize=(11, 4), layout="constrained")
+    width = 0.8 / len(series)
+    colours = plt.get_cmap("tab20")
+    for i, label in enumerate(series):
+        heights = {row.case: row.ratio for row in rows if _series(row) == label}
+        positions = [
+            x + (i - (len(series) - 1) / 2) * width for x, c in enumerate(cases) if c in heights
+        ]
+        axes.bar(
+            positions,
+            [heights[c] for c in cases if c in heights],
+            width,
+            label=label,
+            color=colours(i),
+        )
+    axes.axhline(1.0, color="black", linewidth=1)
+    axes.axhline(GOAL_LEAST, color="black", linewidth=0.8, linestyle=":")
+    axes.set_xticks(range(len(cases)), [f"case {c}" if len(c) == 1 else c for c in cases])
+    axes.set_ylabel("FBGEMM's better time / ours")
+    env = results.environment
+    axes.set_title(
+        f"Forward on {env.device}, torch {env.torch}, FBGEMM {env.peer}, fp16 tables", fontsize=10
+    )
+    axes.legend(fontsize=8, ncols=4)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    figure.savefig(path, metadata=metadata, dpi=150)
+    plt.close(figure)
+    return True
+
+
+def _series(row: ForwardRow) -> str:
+    return f"{'weighted' if row.weighted else 'unweighted'}, {row.output_dtype}, {row.index_dtype}"

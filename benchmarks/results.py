@@ -1,0 +1,174 @@
+"""What a benchmark run leaves: one JSON file, written here and nowhere edited."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.timing import Timing
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where and of what a run was made; everything that a number depends on."""
+
+    commit: str
+    tbe_aot: str
+    profile: str
+    build_id: str
+    torch: str
+    python: str
+    device: str
+    driver: str
+    peer: str | None
+
+
+@dataclass(frozen=True)
+class ForwardRow:
+    """One forward configuration: times of ours and of the peer's implementations in ms, keyed "ours", "v1", "v2".
+
+    ``min_bytes`` is the least a lookup can move (``cases.forward_bytes``).
+    """
+
+    case: str
+    weighted: bool
+    output_dtype: str
+    index_dtype: str
+    min_bytes: float
+    times: dict[str, Timing]
+
+    @property
+    def ratio(self) -> float | None:
+        """Time of the better of the peer's forwards over ours, if the peer was measured."""
+        peers = [timing.median for name, timing in self.times.items() if name != "ours"]
+        return min(peers) / self.times["ours"].median if peers else None
+
+    def copy_share(self, copy_gbs: float) -> float:
+        """Bandwidth by least bytes, as a share of the copy bandwidth of the same run."""
+        return self.min_bytes / self.times["ours"].median / 1e6 / copy_gbs
+
+
+@dataclass(frozen=True)
+class BoundsRow:
+    """What checking bounds costs: forward and check apart and, for the peer, its forward without and with its check (ms)."""
+
+    case: str
+    index_dtype: str
+    times: dict[str, Timing]
+
+
+@dataclass(frozen=True)
+class HostRow:
+    """Host microseconds of one call without synchronisation."""
+
+    call: str
+    microseconds: Timing
+
+
+@dataclass(frozen=True)
+class FirstCall:
+    """Medians over fresh processes, in ms; torch was imported and the CUDA context existed before.
+
+    Importing tbe_aot, the first forward with its result waited for, and a later one.
+    """
+
+    processes: int
+    import_ms: float
+    first_call_ms: float
+    later_call_ms: float
+
+
+@dataclass
+class Results:
+    """A whole run."""
+
+    name: str
+    environment: Environment
+    method: dict[str, int | str]
+    copy_gbs: float
+    forward: list[ForwardRow] = field(default_factory=list)
+    bounds: list[BoundsRow] = field(default_factory=list)
+    host: list[HostRow] = field(default_factory=list)
+    first_call: FirstCall | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"schema_version": SCHEMA_VERSION, **asdict(self)}, indent=1)
+        partial = path.with_suffix(".partial")
+        partial.write_text(text + "\n", encoding="utf-8")
+        partial.replace(path)
+
+    @staticmethod
+    def read(path: Path) -> Results:
+        """Read a file that ``write`` wrote.
+
+        Raises:
+            ValueError: the file has another schema version.
+        """
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version = data.pop("schema_version", None)
+        if version != SCHEMA_VERSION:
+            message = f"{path}: schema_version is {version}, this program reads {SCHEMA_VERSION}"
+            raise ValueError(message)
+        return Results(
+            name=data["name"],
+            environment=Environment(**data["environment"]),
+            method=data["method"],
+            copy_gbs=data["copy_gbs"],
+            forward=[ForwardRow(**_with_timings(row)) for row in data["forward"]],
+            bounds=[BoundsRow(**_with_timings(row)) for row in data["bounds"]],
+            host=[HostRow(row["call"], Timing(**row["microseconds"])) for row in data["host"]],
+            first_call=FirstCall(**data["first_call"]) if data["first_call"] else None,
+            sizes=data["sizes"],
+            errors=data["errors"],
+        )
+
+
+def _with_timings(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "times": {name: Timing(**timing) for name, timing in row["times"].items()}}
+
+
+def current_commit() -> str:
+    """The checkout's commit, with "+" if files differ from it; "unknown" outside a checkout."""
+    folder = Path(__file__).parent
+    try:
+        commit = _output(["git", "-C", str(folder), "rev-parse", "HEAD"])
+        changed = _output(
+            ["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"]
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit + ("+" if changed else "")
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or the processor's architecture."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU {platform.machine()}"
+
+
+def driver_version(device: torch.device) -> str:
+    """The NVIDIA driver's version; "none" on the CPU."""
+    if device.type != "cuda":
+        return "none"
+    try:
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        return _output(query).splitlines()[0]
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

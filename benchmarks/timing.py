@@ -1,0 +1,133 @@
+"""Timing device work and host work, on CUDA by events and on the CPU (for trying the harness) by the clock."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+# About 1.5 ms: longer than any host needs to enqueue one call, so that the device never waits for the host while it is timed.
+_HEAD_START_CYCLES = 3_000_000
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The time of one call: the median, the spread, and how many samples they rest on.
+
+    Device times are in ms, host times in us; who holds a timing says which. ``discarded`` counts samples that were thrown away because the host had not enqueued the call before the device
+    came to it.
+    """
+
+    median: float
+    p10: float
+    p90: float
+    samples: int
+    discarded: int
+
+    @staticmethod
+    def of(samples: list[float], discarded: int = 0) -> Timing:
+        """Summarise samples."""
+        ordered = sorted(samples)
+        return Timing(
+            statistics.median(ordered),
+            ordered[len(ordered) // 10],
+            ordered[len(ordered) * 9 // 10],
+            len(ordered),
+            discarded,
+        )
+
+
+def interleaved(
+    calls: Mapping[str, Callable[[int], object]],
+    sets: int,
+    device: torch.device,
+    *,
+    iterations: int,
+    warmup: int = 10,
+) -> dict[str, Timing]:
+    """Time several implementations in turns, each call on the next input set.
+
+    ``calls[name](s)`` runs an implementation on input set ``s``. The set advances with every call, whoever makes it,
+    so that a set is reused only after all others were: with sets that exceed the L2 nobody finds its inputs, or those
+    of the implementation before it, in the cache.
+    """
+    turn = 0
+    for _ in range(warmup):
+        for call in calls.values():
+            call(turn % sets)
+            turn += 1
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    time_call = _time_on_gpu if device.type == "cuda" else _time_on_cpu
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    discarded = dict.fromkeys(calls, 0)
+    for _ in range(iterations):
+        for name, call in calls.items():
+            milliseconds = time_call(call, turn % sets)
+            turn += 1
+            if milliseconds is None:
+                discarded[name] += 1
+            else:
+                samples[name].append(milliseconds)
+    for name, kept in samples.items():
+        if 2 * len(kept) < iterations:
+            message = f"{name}: the host fell behind the device in {discarded[name]} of {iterations} calls"
+            raise RuntimeError(message)
+    return {name: Timing.of(samples[name], discarded[name]) for name in calls}
+
+
+def _time_on_gpu(call: Callable[[int], object], inputs: int) -> float | None:
+    """Milliseconds between events around one call, or None if the device may have waited for the host."""
+    before, start, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+    enqueue_start = time.perf_counter()
+    before.record()
+    torch.cuda._sleep(_HEAD_START_CYCLES)  # noqa: SLF001  torch offers no public spin kernel
+    start.record()
+    result = call(inputs)
+    end.record()
+    enqueue_ms = (time.perf_counter() - enqueue_start) * 1e3
+    end.synchronize()
+    del result
+    if enqueue_ms >= before.elapsed_time(start):
+        return None
+    return float(start.elapsed_time(end))
+
+
+def _time_on_cpu(call: Callable[[int], object], inputs: int) -> float | None:
+    start = time.perf_counter()
+    call(inputs)
+    return (time.perf_counter() - start) * 1e3
+
+
+def host_microseconds(
+    call: Callable[[], object], device: torch.device, *, batches: int = 21, calls: int = 200
+) -> Timing:
+    """Host time of one call in a tight loop without synchronisation, in us.
+
+    A batch is short enough that the launch queue does not fill up, which would make the host wait for the device.
+    """
+    samples = []
+    for batch in range(batches + 2):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        elapsed = time.perf_counter() - start
+        if batch >= 2:
+            samples.append(elapsed * 1e6 / calls)
+    return Timing.of(samples)
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """GB/s of a large copy inside the device's memory, bytes read plus bytes written."""
+    size = (4 << 30) if device.type == "cuda" else (16 << 20)
+    source = torch.empty(size, dtype=torch.uint8, device=device).random_(0, 255)
+    target = torch.empty_like(source)
+    timing = interleaved(
+        {"copy": lambda _: target.copy_(source)}, 1, device, iterations=15, warmup=3
+    )["copy"]
+    return 2 * size / timing.median / 1e6
