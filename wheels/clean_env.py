@@ -1,0 +1,95 @@
+"""Make an environment as a user's: a venv that holds torch, the wheel and what the wheel requires; run commands in it.
+
+    python wheels/clean_env.py FOLDER WHEEL [--torch REQUIREMENT] -- COMMAND...
+
+COMMAND's first word is a program of the venv. It sees no compiler on PATH, cannot import triton (`no_triton/`) and lets no driver compile
+PTX. The venv and torch are kept from call to call (a stamp names interpreter and torch); the wheel is installed anew each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+_NO_TRITON = Path(__file__).resolve().parent / "no_triton"
+
+
+def make(folder: Path, wheel: Path, torch: str) -> None:
+    """Make or refresh the environment and install the wheel into it.
+
+    Args:
+        folder: where the venv is or shall be.
+        wheel: the wheel to install.
+        torch: pip's requirement for torch; installed once, before the wheel, so that the wheel's own requirement changes nothing.
+
+    Raises:
+        subprocess.CalledProcessError: pip failed.
+    """
+    stamp = folder / "stamp"
+    wanted = f"{sys.version}\n{torch}\n"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        _pip(folder, "install", torch)
+        stamp.write_text(wanted)
+    _pip(folder, "uninstall", "--yes", "tbe-aot")
+    _pip(folder, "install", str(wheel))
+
+
+def run(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program of the environment, its output and errors captured together as text.
+
+    Args:
+        folder: the environment.
+        command: the program's name in the venv's ``bin`` and its arguments.
+    """
+    return subprocess.run(
+        [folder / "bin" / command[0], *command[1:]],
+        env=variables(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """All environment variables that a command in the environment gets."""
+    kept = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "TERM", "COLUMNS")
+    return {
+        **{name: os.environ[name] for name in kept if name in os.environ},
+        "CUDA_DISABLE_PTX_JIT": "1",
+        "HOME": str(folder / "home"),
+        "LANG": "C.UTF-8",
+        "PATH": str(folder / "bin"),
+        "PYTHONPATH": str(_NO_TRITON),
+        "VIRTUAL_ENV": str(folder),
+    }
+
+
+def _pip(folder: Path, verb: str, *arguments: str) -> None:
+    quiet = ["--quiet", "--disable-pip-version-check", "--root-user-action=ignore"]
+    python = folder / "bin" / "python"
+    subprocess.run([python, "-m", "pip", verb, *quiet, *arguments], check=True)
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("--torch", default="torch", help="pip's requirement for torch")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    folder = options.folder.absolute()
+    make(folder, options.wheel.absolute(), options.torch)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if command:
+        os.execve(folder / "bin" / command[0], command, variables(folder))  # noqa: S606 - no shell is the point
+
+
+if __name__ == "__main__":
+    _main()
