@@ -1,0 +1,212 @@
+"""The expressions of operators.toml: Python's syntax, rendered as C++ and as Python that accepts symbolic sizes.
+
+One text serves both languages, so that an eager call and a fake cannot disagree. What an expression may hold is in
+the head of operators.toml; anything else is an error when the build starts.
+"""
+
+from __future__ import annotations
+
+import ast
+import string
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import NoReturn
+
+
+class ExpressionError(ValueError):
+    """What is wrong with an expression, for the one who wrote it."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The names that an expression may use."""
+
+    tensors: AbstractSet[str]
+    lists: AbstractSet[str]
+    integers: AbstractSet[str]
+    bools: AbstractSet[str] = frozenset()
+
+    def with_let(self, name: str, kind: str) -> Scope:
+        """The scope after ``let name = <int or bool>``."""
+        integers = self.integers | {name} if kind == "int" else self.integers
+        bools = self.bools | {name} if kind == "bool" else self.bools
+        return Scope(self.tensors, self.lists, integers, bools)
+
+
+@dataclass(frozen=True)
+class Expression:
+    """One expression in both languages; ``kind`` is "int", "bool" or "str"."""
+
+    cpp: str
+    python: str
+    kind: str
+
+
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+}
+
+
+class _Translator:
+    def __init__(self, text: str, scope: Scope) -> None:
+        self.text = text
+        self.scope = scope
+
+    def fail(self, message: str) -> NoReturn:
+        raise ExpressionError(f"{message} in `{self.text}`")
+
+    def want(self, expression: Expression, kind: str) -> Expression:
+        if expression.kind != kind:
+            self.fail(f"`{expression.python}` is {expression.kind}, expected {kind}")
+        return expression
+
+    def visit(self, node: ast.expr) -> Expression:
+        match node:
+            case ast.Constant(value=bool()):
+                pass
+            case ast.Constant(value=int(value)):
+                return Expression(str(value), str(value), "int")
+            case ast.Constant(value=str(value)):
+                return Expression(f'"{value}"', f"'{value}'", "str")
+            case ast.Name(id=name) if name in self.scope.integers:
+                return Expression(f"in.{name}", name, "int")
+            case ast.Name(id=name) if name in self.scope.bools:
+                return Expression(f"in.{name}", name, "bool")
+            case ast.Name(id=name):
+                self.fail(f"`{name}` is not an integer or a let name")
+            case ast.BoolOp(op=op, values=values):
+                return self.bool_op(op, [self.want(self.visit(v), "bool") for v in values])
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                inner = self.want(self.visit(operand), "bool")
+                return Expression(f"(not {inner.cpp})", f"rules.negate({inner.python})", "bool")
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                a, b = self.want(self.visit(left), "int"), self.want(self.visit(right), "int")
+                sign = _OPERATORS[type(op)]
+                # C++ truncates where Python floors: the same for sizes, which are never negative.
+                cpp_sign = "/" if sign == "//" else sign
+                return Expression(
+                    f"({a.cpp} {cpp_sign} {b.cpp})", f"({a.python} {sign} {b.python})", "int"
+                )
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
+                a = self.visit(left)
+                b = self.want(self.visit(right), a.kind)
+                sign = _COMPARISONS[type(op)]
+                if a.kind != "int" and sign not in {"==", "!="}:
+                    self.fail(f"`{sign}` compares integers only")
+                return Expression(f"({a.cpp} {sign} {b.cpp})", f"({a.python} {sign} {b.python})", "bool")
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                condition = self.want(self.visit(test), "bool")
+                a = self.visit(body)
+                b = self.want(self.visit(orelse), a.kind)
+                return Expression(
+                    f"({condition.cpp} ? {a.cpp} : {b.cpp})",
+                    f"({a.python} if {condition.python} else {b.python})",
+                    a.kind,
+                )
+            case ast.Subscript(value=ast.Name(id=name), slice=index) if name in self.scope.lists:
+                i = self.want(self.visit(index), "int")
+                return Expression(f"in.{name}[{i.cpp}]", f"{name}[{i.python}]", "int")
+            case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]):
+                return self.call(function, arguments)
+            case _:
+                pass
+        self.fail(f"`{ast.unparse(node)}` is not allowed")
+
+    def bool_op(self, op: ast.boolop, values: list[Expression]) -> Expression:
+        word, function = ("and", "every") if isinstance(op, ast.And) else ("or", "either")
+        return Expression(
+            f"({f' {word} '.join(value.cpp for value in values)})",
+            f"rules.{function}({', '.join(value.python for value in values)})",
+            "bool",
+        )
+
+    def call(self, function: str, arguments: list[ast.expr]) -> Expression:
+        match function, arguments:
+            case "numel", [ast.Name(id=name)] if name in self.scope.tensors:
+                return Expression(f"in.{name}.numel", f"rules.numel({name})", "int")
+            case "size", [ast.Name(id=name), ast.Constant(value=int(dimension))] if (
+                name in self.scope.tensors
+            ):
+                return Expression(
+                    f"in.{name}.sizes[{dimension}]", f"{name}.size({dimension})", "int"
+                )
+            case "dtype", [ast.Name(id=name)] if name in self.scope.tensors:
+                return Expression(f"dtype_name(in.{name}.dtype)", f"rules.dtype_name({name}.dtype)", "str")
+            case "given", [ast.Name(id=name)] if name in self.scope.tensors:
+                return Expression(f"in.{name}.given", f"rules.given({name})", "bool")
+            case "len", [ast.Name(id=name)] if name in self.scope.lists:
+                return Expression(f"in.{name}.size()", f"len({name})", "int")
+            case "sum", [
+                ast.Subscript(
+                    value=ast.Name(id=name),
+                    slice=ast.Slice(
+                        lower=ast.Constant(value=int(start)),
+                        upper=None,
+                        step=ast.Constant(value=int(step)),
+                    ),
+                )
+            ] if name in self.scope.lists:
+                return Expression(
+                    f"in.{name}.sum_from({start}, {step})", f"sum({name}[{start}::{step}])", "int"
+                )
+            case _:
+                shown = ", ".join(ast.unparse(argument) for argument in arguments)
+                self.fail(f"`{function}({shown})` is not allowed")
+
+
+def translate(text: str, scope: Scope) -> Expression:
+    """An expression in both languages.
+
+    Raises:
+        ExpressionError: a name, function or syntax that is not allowed, or a mismatch of kinds.
+    """
+    try:
+        node = ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        raise ExpressionError(f"{error.msg} in `{text}`") from None
+    return _Translator(text, scope).visit(node)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message with expressions in braces: arguments of C++'s ``fail`` and an f-string."""
+
+    cpp: str
+    python: str
+
+
+def translate_message(text: str, scope: Scope) -> Message:
+    """A message template in both languages.
+
+    Raises:
+        ExpressionError: an expression in it is wrong.
+    """
+    cpp: list[str] = []
+    python = ""
+    prefix = ""
+    for literal, field, spec, conversion in string.Formatter().parse(text):
+        if not set(literal).isdisjoint('"\\{}'):
+            raise ExpressionError(f"a double quote, backslash or brace in the message `{text}`")
+        if literal:
+            cpp.append(f'"{literal}"')
+            python += literal
+        if field is not None:
+            if spec or conversion:
+                raise ExpressionError(f"a format in the message `{text}`")
+            expression = translate(field, scope)
+            cpp.append(expression.cpp)
+            python += f"{{{expression.python}}}"
+            prefix = "f"
+    return Message(", ".join(cpp), f'{prefix}"{python}"')

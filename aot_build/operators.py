@@ -1,0 +1,395 @@
+"""What the operators accept: reads operators.toml and renders its checks for C++ and for Python.
+
+The file is one description of arguments, relations between sizes and dispatch; its head explains the keys. From it
+come ``operator_rules.h`` (schemas and checks of the CUDA and CPU implementations), ``_operator_rules.py`` (checks of
+the fakes) and ``dispatch_cells`` (what the plan has to serve).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jinja2
+from pydantic import Field, ValidationError
+
+from .conditions import AxisValue, Value, is_one_of
+from .errors import Problem, SpecError, format_names, format_values
+from .expressions import Expression, ExpressionError, Scope, translate, translate_message
+from .files import write_if_changed
+from .spec import IDENTIFIER, Spec, Table, _problems, load_specs
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+OPERATORS_FILE = "operators.toml"
+HEADER_FILE = "operator_rules.h"
+PYTHON_FILE = "_operator_rules.py"
+NAMESPACE = "tbe_aot"
+# The dtypes that C++ knows by number and name (csrc_launcher/ops/tensor_info.h).
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
+TENSOR_TYPE = r"Tensor(\([a-z]!\))?\??"
+
+
+class Argument(Table):
+    """``[[operators.arguments]]``: one positional argument and what it may be."""
+
+    name: str = Field(pattern=IDENTIFIER)
+    type: str = Field(pattern=rf"^({TENSOR_TYPE}|int\[\]|str|ScalarType\?|SymInt)$")
+    doc: str
+    default: str = ""
+    dtypes: list[str] = []
+    rank: int = 1
+    contiguous: bool = False
+    device_of: str = ""
+    gradient: bool = True
+    values: list[str] = []
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether a tensor, perhaps an optional or a mutated one."""
+        return self.type.startswith("Tensor")
+
+    @property
+    def optional(self) -> bool:
+        """Whether None is accepted."""
+        return self.type.endswith("?")
+
+    @property
+    def camel(self) -> str:
+        """The name as C++ constants spell it."""
+        return camel(self.name)
+
+
+class Check(Table):
+    """``[[operators.checks]]``: a let, a requirement, or a set of checks by name."""
+
+    include: str = ""
+    let: str = Field(default="", pattern=f"^$|{IDENTIFIER}")
+    value: str = ""
+    when: str = ""
+    require: str = ""
+    message: str = ""
+    guard: bool = True
+
+
+class DispatchAxis(Table):
+    """How an axis is chosen: by an argument's dtype, or by the launcher among all values of the spec."""
+
+    dtype_of: str = ""
+    values: dict[str, Value] = {}
+    chosen_by: str = ""
+
+
+class Dispatch(Table):
+    """``[[operators.dispatch]]``: a kernel that the operator launches."""
+
+    kernel: str
+    axes: dict[str, DispatchAxis]
+
+
+class Operator(Table):
+    """``[[operators]]``: one operator."""
+
+    name: str = Field(pattern=IDENTIFIER)
+    summary: str
+    returns: str
+    arguments: list[Argument] = Field(min_length=1)
+    checks: list[Check] = []
+    dispatch: list[Dispatch] = []
+
+    @property
+    def camel(self) -> str:
+        """The name as C++ types spell it."""
+        return camel(self.name)
+
+    @property
+    def schema(self) -> str:
+        """The schema as torch's dispatcher reads it, every argument positional."""
+        arguments = ", ".join(
+            f"{a.type} {a.name}" + (f"={a.default}" if a.default else "") for a in self.arguments
+        )
+        return f"{self.name}({arguments}) -> {self.returns}"
+
+
+class OperatorsFile(Table):
+    """A whole operators.toml."""
+
+    schema_version: Literal[1]
+    check_sets: dict[str, list[Check]] = {}
+    operators: list[Operator] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class RenderedCheck:
+    """A check with its expressions in both languages."""
+
+    let: str
+    cpp: str
+    python: str
+    when_cpp: str
+    when_python: str
+    message_cpp: str
+    message_python: str
+    guard: bool
+
+
+@dataclass(frozen=True)
+class CheckedOperator:
+    """An operator whose expressions are known to be right."""
+
+    operator: Operator
+    checks: tuple[RenderedCheck, ...]
+    lets: Mapping[str, str]  # name -> "int" or "bool"
+
+
+def camel(name: str) -> str:
+    """per_sample_weights as PerSampleWeights."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+class _Checker:
+    """Collects the mistakes of one file."""
+
+    def __init__(self, path: Path, content: OperatorsFile, specs: Mapping[str, Spec]) -> None:
+        self.path = path
+        self.content = content
+        self.specs = specs
+        self.problems: list[Problem] = []
+
+    def report(self, key: str, value: Any, message: str, allowed: str = "") -> None:
+        self.problems.append(Problem(str(self.path), key, value, message, allowed))
+
+    def arguments(self, operator: Operator, key: str) -> None:
+        seen: dict[str, Argument] = {}
+        for argument in operator.arguments:
+            place = f"{key}.{argument.name}"
+            if argument.name in seen:
+                self.report(place, argument.name, "this argument is listed twice")
+            if not argument.default and any(a.default for a in seen.values()):
+                self.report(place, argument.name, "no default after an argument that has one")
+            seen[argument.name] = argument
+            allowed: tuple[str, ...] = ()
+            if argument.is_tensor:
+                unknown = [dtype for dtype in argument.dtypes if dtype not in DTYPES]
+                if unknown or not argument.dtypes:
+                    self.report(f"{place}.dtypes", argument.dtypes, "wrong", format_names(DTYPES))
+                before = [a.name for a in seen.values() if a.is_tensor and a is not argument]
+                if argument.device_of and argument.device_of not in before:
+                    self.report(
+                        f"{place}.device_of",
+                        argument.device_of,
+                        "no tensor before this one",
+                        format_names(before),
+                    )
+                allowed = ("dtypes", "rank", "contiguous", "device_of", "gradient")
+            elif argument.type in {"str", "ScalarType?"}:
+                allowed = ("values",)
+                unknown = [value for value in argument.values if value not in DTYPES]
+                if argument.type == "ScalarType?" and unknown:
+                    self.report(f"{place}.values", unknown, "no dtypes", format_names(DTYPES))
+            extra = argument.model_fields_set - {"name", "type", "doc", "default", *allowed}
+            for name in sorted(extra):
+                self.report(
+                    f"{place}.{name}", None, f"says nothing about {argument.type}", format_names(allowed)
+                )
+
+    def checks(self, operator: Operator, key: str) -> CheckedOperator:
+        names = {
+            kind: frozenset(a.name for a in operator.arguments if a.type == kind)
+            for kind in ("int[]", "SymInt")
+        }
+        tensors = frozenset(a.name for a in operator.arguments if a.is_tensor)
+        scope = Scope(tensors, names["int[]"], names["SymInt"])
+        rendered: list[RenderedCheck] = []
+        lets: dict[str, str] = {}
+        for i, check in enumerate(self._expanded(operator, key)):
+            place = f"{key}.checks[{i}]"
+            try:
+                result, kind = self._render(check, scope)
+            except ExpressionError as error:
+                self.report(place, check.let or check.require, str(error))
+                continue
+            rendered.append(result)
+            if check.let:
+                lets[check.let] = kind
+                scope = scope.with_let(check.let, kind)
+        return CheckedOperator(operator, tuple(rendered), lets)
+
+    def _expanded(self, operator: Operator, key: str) -> Iterator[Check]:
+        for i, check in enumerate(operator.checks):
+            if not check.include:
+                yield check
+                continue
+            if check.include not in self.content.check_sets:
+                self.report(
+                    f"{key}.checks[{i}].include",
+                    check.include,
+                    "no such set of checks",
+                    format_names(self.content.check_sets),
+                )
+            yield from self.content.check_sets.get(check.include, [])
+
+    @staticmethod
+    def _render(check: Check, scope: Scope) -> tuple[RenderedCheck, str]:
+        if bool(check.let) == bool(check.require):
+            raise ExpressionError("neither or both of `let` and `require`")
+        if check.let:
+            if check.when or not check.value:
+                raise ExpressionError("a `let` has a `value` and no `when`")
+            value = translate(check.value, scope)
+            if value.kind == "str":
+                raise ExpressionError(f"a `let` is an integer or a bool, not `{check.value}`")
+            return RenderedCheck(
+                check.let, value.cpp, value.python, "", "", "", "", check.guard
+            ), value.kind
+        if not check.message:
+            raise ExpressionError("a `require` has a `message`")
+        condition = translate(check.require, scope)
+        when = translate(check.when, scope) if check.when else Expression("", "", "bool")
+        for expression, text in ((condition, check.require), (when, check.when)):
+            if expression.kind != "bool":
+                raise ExpressionError(f"`{text}` is no condition")
+        message = translate_message(check.message, scope)
+        return RenderedCheck(
+            "",
+            condition.cpp,
+            condition.python,
+            when.cpp,
+            when.python,
+            message.cpp,
+            message.python,
+            check.guard,
+        ), "bool"
+
+    def dispatch(self, operator: Operator, key: str) -> None:
+        dtypes = {a.name: a.dtypes for a in operator.arguments if a.is_tensor}
+        for dispatch in operator.dispatch:
+            place = f"{key}.dispatch.{dispatch.kernel}"
+            if dispatch.kernel not in self.specs:
+                self.report(place, dispatch.kernel, "no such kernel", format_names(self.specs))
+                continue
+            axis_values = self.specs[dispatch.kernel].axis_values()
+            if set(dispatch.axes) != set(axis_values):
+                self.report(
+                    f"{place}.axes",
+                    list(dispatch.axes),
+                    "not the axes of the kernel",
+                    format_names(axis_values),
+                )
+                continue
+            for name, axis in dispatch.axes.items():
+                where = f"{place}.axes.{name}"
+                if bool(axis.dtype_of) == bool(axis.chosen_by):
+                    self.report(where, None, "neither or both of dtype_of and chosen_by")
+                elif axis.dtype_of and set(axis.values) != set(dtypes.get(axis.dtype_of, ())):
+                    self.report(
+                        f"{where}.values",
+                        list(axis.values),
+                        f"not the dtypes of {axis.dtype_of}",
+                        format_names(dtypes.get(axis.dtype_of, ())),
+                    )
+                for value in axis.values.values():
+                    if not is_one_of(value, axis_values[name]):
+                        self.report(
+                            f"{where}.values",
+                            value,
+                            "not a value of the axis",
+                            format_values(axis_values[name]),
+                        )
+
+
+@dataclass(frozen=True)
+class Operators:
+    """The operators of a folder of specs, checked against its kernels."""
+
+    operators: tuple[CheckedOperator, ...]
+    specs: Mapping[str, Spec]
+
+    def dispatch_cells(self) -> Iterator[tuple[str, str, dict[str, AxisValue]]]:
+        """(operator, kernel, axes) of every cell that an accepted call can ask for."""
+        for checked in self.operators:
+            for dispatch in checked.operator.dispatch:
+                accepted = {
+                    name: list(dispatch.axes[name].values.values()) or values
+                    for name, values in self.specs[dispatch.kernel].axis_values().items()
+                }
+                for cell in itertools.product(*accepted.values()):
+                    yield (
+                        checked.operator.name,
+                        dispatch.kernel,
+                        dict(zip(accepted, cell, strict=True)),
+                    )
+
+    def header(self) -> str:
+        """operator_rules.h."""
+        return self._render("operator_rules.h.j2")
+
+    def python(self) -> str:
+        """_operator_rules.py."""
+        return self._render("operator_rules.py.j2")
+
+    def _render(self, template: str) -> str:
+        environment = jinja2.Environment(
+            loader=jinja2.PackageLoader(__package__),
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            autoescape=False,  # noqa: S701 - the output is C++ and Python, not HTML
+        )
+        environment.filters["python"] = repr
+        return environment.get_template(template).render(
+            operators=self.operators,
+            namespace=NAMESPACE,
+            source=OPERATORS_FILE,
+            axes={
+                dispatch.kernel: self.specs[dispatch.kernel].axis_values()
+                for checked in self.operators
+                for dispatch in checked.operator.dispatch
+            },
+        )
+
+
+def load_operators(specs_dir: Path) -> Operators:
+    """Read and check operators.toml and the specs of the kernels that it names.
+
+    Raises:
+        SpecError: every mistake found, with file, key, value and what is allowed.
+    """
+    path = specs_dir / OPERATORS_FILE
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SpecError([Problem(str(path), "file", None, "does not exist")]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError([Problem(str(path), "TOML", None, str(error))]) from None
+    try:
+        content = OperatorsFile.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(_problems(str(path), document, error)) from None
+    specs = load_specs(specs_dir)
+    checker = _Checker(path, content, specs)
+    checked = []
+    for operator in content.operators:
+        key = f"operators.{operator.name}"
+        checker.arguments(operator, key)
+        checked.append(checker.checks(operator, key))
+        checker.dispatch(operator, key)
+    if checker.problems:
+        raise SpecError(checker.problems)
+    return Operators(tuple(checked), specs)
+
+
+def write_operator_rules(specs_dir: Path, folder: Path) -> None:
+    """Render the checks of ``specs_dir/operators.toml`` into ``folder`` (``generated/`` of the artifacts)."""
+    operators = load_operators(specs_dir)
+    write_if_changed(folder / HEADER_FILE, operators.header().encode())
+    write_if_changed(folder / PYTHON_FILE, operators.python().encode())
