@@ -56,7 +56,7 @@ class LaunchList {
 
 // Device memory that is set to zero before the first launch.
 struct Clear {
-  void* address = nullptr;
+  const void* address = nullptr;
   size_t bytes = 0;  // A multiple of 4; 0 = nothing to clear.
 };
 

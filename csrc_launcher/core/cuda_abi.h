@@ -1,0 +1,26 @@
+// The part of the CUDA driver's binary interface that the launcher uses. Declared here, because the
+// build must not need a CUDA toolkit and the library must not need a driver to be loaded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tbe_aot {
+
+using CUresult = int;
+using CUdevice = int;
+using CUdeviceptr = unsigned long long;  // NOLINT: the driver's own type
+using CUcontext = struct CUctx_st*;
+using CUstream = struct CUstream_st*;
+using CUfunction = struct CUfunc_st*;
+using CUkernel = struct CUkern_st*;
+using CUlibrary = struct CUlib_st*;
+
+inline constexpr CUresult CUDA_SUCCESS = 0;
+inline constexpr int CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75;
+inline constexpr int CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76;
+inline constexpr int CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8;
+inline constexpr int CU_STREAM_CAPTURE_MODE_RELAXED = 2;
+inline constexpr int CU_STREAM_CAPTURE_STATUS_NONE = 0;
+
+}  // namespace tbe_aot

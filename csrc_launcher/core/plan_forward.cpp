@@ -1,0 +1,179 @@
+#include <algorithm>
+#include <iterator>
+
+#include "core/error.h"
+#include "core/kernel_lookup.h"
+#include "core/kernel_table.h"
+#include "core/limits.h"
+#include "core/planner.h"
+#include "tbe_aot_generated.h"
+
+namespace tbe_aot {
+namespace {
+
+using generated::ForwardAligned;
+using generated::ForwardAxes;
+using generated::ForwardBucket;
+using generated::ForwardIndexWidth;
+using generated::ForwardShape;
+using generated::ForwardWeightDtype;
+using generated::ForwardWeighted;
+using generated::kForwardKernel;
+
+// Aligned variants move this many bytes at once.
+constexpr int64_t kVectorBytes = 16;
+
+ForwardWeightDtype to_axis(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return ForwardWeightDtype::fp32;
+    case Dtype::kFloat16:
+      return ForwardWeightDtype::fp16;
+    case Dtype::kBFloat16:
+      return ForwardWeightDtype::bf16;
+  }
+  fail("weight dtype number ", static_cast<int32_t>(dtype), " is none of fp32, fp16, bf16");
+}
+
+ForwardIndexWidth to_axis(int32_t index_width) {
+  if (index_width == 32) return ForwardIndexWidth::i32;
+  if (index_width == 64) return ForwardIndexWidth::i64;
+  fail("indices have ", index_width, " bits, allowed are 32 and 64");
+}
+
+ForwardBucket find_bucket(int32_t bucket) {
+  const auto begin = std::begin(generated::kForwardBucketValues);
+  const auto end = std::end(generated::kForwardBucketValues);
+  const auto found = std::find(begin, end, bucket);
+  if (found == end) {
+    fail("the layout has a group of bucket ", bucket, "; the kernels' buckets are ", *begin, " to ",
+         *(end - 1), ", see _launcher.buckets()");
+  }
+  return static_cast<ForwardBucket>(found - begin);
+}
+
+bool is_vector_aligned(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % kVectorBytes == 0;
+}
+
+// Why no group of this call may use an aligned variant; null when nothing speaks against it.
+const char* why_all_generic(const ForwardRequest& request, const Layout& layout) {
+  const int64_t element_size = request.weight_dtype == Dtype::kFloat32 ? 4 : 2;
+  if (!is_vector_aligned(request.weights)) return "the weights' address is not a multiple of 16";
+  if (!is_vector_aligned(request.output)) return "the output's address is not a multiple of 16";
+  if (request.vbe_bag_offsets == nullptr) {
+    return layout.output_width() % (kVectorBytes / element_size) == 0
+               ? nullptr
+               : "output rows are not a multiple of 16 bytes of weights apart";
+  }
+  for (size_t i = 0; i < layout.group_count(); ++i) {
+    // Each VBE output row starts where the rows of all features before it end.
+    if (!layout.group(i).aligned) return "VBE output rows are aligned only if every feature is";
+  }
+  return nullptr;
+}
+
+void check(const ForwardRequest& request) {
+  if (request.lookups < 0 || request.batch_size < 0 || request.total_bags < 0) {
+    fail("negative size: ", request.lookups, " lookups, ", request.batch_size,
+         " bags per feature, ", request.total_bags, " bags");
+  }
+  if ((request.vbe_bag_offsets == nullptr) != (request.vbe_output_offsets == nullptr)) {
+    fail("vbe_bag_offsets and vbe_output_offsets must be given together");
+  }
+}
+
+void add_reason(Reasons& reasons, const Launch& launch, const VariantInfo& variant,
+                const FeatureGroup& group, int64_t feature_count, const char* generic_reason,
+                const ForwardRequest& request, bool has_short_shape, int32_t mean_length_below) {
+  const double mean_length =
+      static_cast<double>(request.lookups) / static_cast<double>(request.total_bags);
+  std::string alignment = "aligned because every row of the group is";
+  if (!group.aligned) {
+    alignment = "generic because a row of the group is not a multiple of 16 bytes";
+  } else if (generic_reason != nullptr) {
+    alignment = join("generic although the group is aligned, because ", generic_reason);
+  }
+  std::string shape = "one shape serves this bucket";
+  if (has_short_shape) {
+    const bool is_short = request.lookups < mean_length_below * request.total_bags;
+    shape = join(is_short ? "short" : "long", " shape because bags have ", mean_length,
+                 " lookups on average and short serves less than ", mean_length_below);
+  }
+  reasons.push_back(join(variant.name, " on grid (", launch.grid[0], ", ", launch.grid[1], ", ",
+                         launch.grid[2], "): ", feature_count, " features of bucket ", group.bucket,
+                         "; ", alignment, "; ", shape));
+}
+
+}  // namespace
+
+Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* reasons) {
+  check(request);
+  Plan plan;
+  plan.arch = request.arch;
+  if (request.total_bags == 0 || request.batch_size == 0) {
+    if (reasons != nullptr) reasons->push_back("nothing to launch: there are no bags");
+    return plan;
+  }
+
+  const bool vbe = request.vbe_bag_offsets != nullptr;
+  const char* generic_reason = why_all_generic(request, layout);
+  ForwardAxes axes{};
+  axes.weight_dtype = to_axis(request.weight_dtype);
+  axes.index_width = to_axis(request.index_width);
+  axes.weighted = request.per_sample_weights != nullptr ? ForwardWeighted::weighted
+                                                        : ForwardWeighted::unweighted;
+
+  generated::ForwardArgs args{};
+  args.output = request.output;
+  args.weights = request.weights;
+  args.indices = request.indices;
+  args.offsets = request.offsets;
+  args.per_sample_weights = request.per_sample_weights;
+  args.vbe_bag_offsets = request.vbe_bag_offsets;
+  args.vbe_output_offsets = request.vbe_output_offsets;
+  args.batch_size = to_int32(request.batch_size, "the number of bags per feature");
+  args.output_stride = to_int32(layout.output_width(), "the width of the output");
+  args.output_dtype = static_cast<int32_t>(request.output_dtype);
+  args.mean = request.mean ? 1 : 0;
+  args.vbe = vbe ? 1 : 0;
+
+  const auto* features = static_cast<const int64_t*>(request.features);
+  for (size_t i = 0; i < layout.group_count(); ++i) {
+    const FeatureGroup group = layout.group(i);
+    axes.bucket = find_bucket(group.bucket);
+    axes.aligned = group.aligned && generic_reason == nullptr ? ForwardAligned::aligned
+                                                              : ForwardAligned::generic;
+    axes.shape = ForwardShape::short_;
+    const Choice short_shape =
+        choose_variant(request.arch, kForwardKernel, generated::forward_cell(axes));
+    axes.shape = ForwardShape::long_;
+    const Choice long_shape =
+        choose_variant(request.arch, kForwardKernel, generated::forward_cell(axes));
+    const int32_t mean_length_below =
+        generated::forward_constants(*short_shape.info).MEAN_LENGTH_BELOW;
+    const Choice& choice =
+        request.lookups < mean_length_below * request.total_bags ? short_shape : long_shape;
+    const int32_t bags = generated::forward_constants(*choice.info).BAGS;
+
+    for (int64_t first = 0; first < group.feature_count; first += kMaxGridY) {
+      const int64_t count = std::min(group.feature_count - first, kMaxGridY);
+      args.features = features + first * kFeatureColumns;
+      Launch& launch = plan.launches.add();
+      launch.kernel = kForwardKernel;
+      launch.variant = choice.variant;
+      launch.grid[0] = static_cast<uint32_t>(ceil_div(request.batch_size, bags));
+      launch.grid[1] = static_cast<uint32_t>(count);
+      launch.grid[2] = 1;
+      launch.set_args(args);
+      if (reasons != nullptr) {
+        add_reason(*reasons, launch, *choice.info, group, count, generic_reason, request,
+                   short_shape.variant != long_shape.variant, mean_length_below);
+      }
+    }
+    features += group.feature_count * kFeatureColumns;
+  }
+  return plan;
+}
+
+}  // namespace tbe_aot

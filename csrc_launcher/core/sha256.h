@@ -1,0 +1,18 @@
+// SHA-256 (FIPS 180-4) of a block of memory.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace tbe_aot {
+
+using Sha256 = std::array<uint8_t, 32>;
+
+Sha256 sha256(const void* data, size_t size);
+
+// Lower-case hexadecimal digits.
+std::string to_hex(const uint8_t (&digest)[32]);
+
+}  // namespace tbe_aot
