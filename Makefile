@@ -1,22 +1,30 @@
 # Everything starts from a bare python3 (>= 3.10, with venv), a C++17 compiler and make; `make help` lists the targets.
-# Every step is incremental: environments have stamps, the kernels' build decides by content.
+# Every step is incremental: environments and wheels have stamps, the kernels' build decides by content.
 
 PYTHON ?= python3
-# The torch that is installed and built against; empty: install none (then name a torch package folder in TBE_AOT_TORCH).
+# The torch that is installed and built against. Empty: install none, and name an unpacked torch package in TBE_AOT_TORCH.
 TORCH ?= torch==2.13.0
-# ci: a small matrix that covers every axis value; full: what ships. `make wheel` and `make audit` default to full.
-PROFILE ?= $(if $(filter wheel audit,$(MAKECMDGOALS)),full,ci)
+# ci: a small matrix that covers every axis value; full: what ships.
+PROFILE ?= $(if $(filter wheel audit matrix,$(MAKECMDGOALS)),full,ci)
 ARCHS ?= sm90,sm100
 JOBS ?= $(shell nproc)
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n $(JOBS) --dist loadfile
+BENCH_ARGS ?= forward
+# The Pythons of `make matrix`, e.g. "cp311 cp312"; empty: all.
+BUILD ?=
 
 TAG := $(shell $(PYTHON) -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
 VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARTIFACTS := build/artifacts/$(PROFILE)
-WHEELS := dist/$(PROFILE)
-CLEAN := build/clean/$(TAG)
+MANIFEST := $(ARTIFACTS)/manifest.json
+DIST := dist/$(PROFILE)
+# What a wheel is made of besides the kernels.
+SOURCES := setup.py pyproject.toml README.md LICENSE $(shell find aot_build csrc_launcher python -type f \
+  -not -name '*.so' -not -name '*.pyc' -not -path '*/lib/*' -not -name _operator_rules.py 2>/dev/null)
+# A wheel's name has the interpreter in it; there is one per interpreter.
+WHEEL = $(firstword $(wildcard $(DIST)/*-$(TAG)-*.whl))
 
 export TBE_AOT_PROFILE = $(PROFILE)
 export TBE_AOT_ARCHS = $(ARCHS)
@@ -25,7 +33,8 @@ export TBE_AOT_JOBS ?= $(JOBS)
 export SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),1767225600)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv artifacts develop test lint format wheel audit demo bench clean distclean
+.DELETE_ON_ERROR:
+.PHONY: help venv artifacts develop demo test wheel audit bench lint format sdist matrix clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -36,11 +45,11 @@ $(BIN)/python:
 	$(PIP) install --quiet pip==26.3
 
 # torch goes first and alone: a CUDA build pins another triton than the build needs, and the later one wins.
-$(VENV)/.torch-$(TORCH): | $(BIN)/python
+$(VENV)/.with-$(TORCH): | $(BIN)/python
 	$(if $(TORCH),$(PIP) install --quiet '$(TORCH)')
-	touch '$@'
+	rm -f $(VENV)/.with-* && touch '$@'
 
-$(VENV)/.build: pyproject.toml $(VENV)/.torch-$(TORCH)
+$(VENV)/.build: pyproject.toml $(VENV)/.with-$(TORCH)
 	$(PIP) install --quiet --group build --group wheel
 	touch $@
 
@@ -50,16 +59,37 @@ $(VENV)/.dev: $(VENV)/.build
 
 venv: $(VENV)/.dev ## the developer's environment, in .venv/
 
-artifacts: $(VENV)/.build ## cubins, packs, manifest and generated code, in build/artifacts/
+# Always asked, since aot_build knows what is stale; it writes the manifest only when something changed.
+$(MANIFEST): $(VENV)/.build FORCE
 	$(BIN)/python -m aot_build build --specs kernel_specs --profile $(PROFILE) --archs $(ARCHS) --out $(ARTIFACTS)
 
-develop: artifacts ## build the native parts into python/tbe_aot, so that the tree itself can be imported
-	TBE_AOT_ARTIFACTS=$(ARTIFACTS) $(BIN)/python setup.py --quiet build_ext --inplace
+artifacts: $(MANIFEST) ## cubins, packs, manifest and generated code, in build/artifacts/
+
+develop: $(MANIFEST) ## build the native parts into python/tbe_aot, so that the tree itself can be imported
+	TBE_AOT_ARTIFACTS=$(CURDIR)/$(ARTIFACTS) $(BIN)/python setup.py --quiet build_ext --inplace
+
+demo: $(DIST)/.$(TAG) ## the MLPerf DLRM v2 tables, from the wheel in a clean environment (ci profile)
+	$(BIN)/python wheels/clean_env.py build/clean/$(TAG) $(WHEEL) --torch '$(TORCH)' -- python examples/dlrm_v2/demo.py
 
 test: $(VENV)/.dev develop ## every test that this machine can run, the wheel in a clean environment included
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-lint: $(VENV)/.dev ## what the commit hooks and CI check
+wheel: $(DIST)/.$(TAG) ## the wheel for this interpreter, in dist/ (full profile)
+	@ls -l $(WHEEL)
+
+$(DIST)/.$(TAG): $(MANIFEST) $(SOURCES)
+	rm -rf build/lib.* build/bdist.* build/wheel/$(TAG) $(DIST)/*-$(TAG)-*.whl
+	TBE_AOT_ARTIFACTS=$(CURDIR)/$(ARTIFACTS) $(PIP) wheel --quiet . --no-build-isolation --no-deps -w build/wheel/$(TAG)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python wheels/repair.py build/wheel/$(TAG)/*.whl $(DIST)
+	touch $@
+
+audit: $(MANIFEST) ## variants, registers, loads and sizes, from the manifest (full profile)
+	$(BIN)/python -m aot_build report $(MANIFEST)
+
+bench: develop ## the benchmarks; needs a GPU, and FBGEMM for the comparison
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+lint: $(VENV)/.dev ## what the commit hook and CI check
 	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files --show-diff-on-failure
 
 format: $(VENV)/.dev ## rewrite Python and C++ in the project's format
@@ -67,8 +97,17 @@ format: $(VENV)/.dev ## rewrite Python and C++ in the project's format
 	$(BIN)/ruff check --fix-only --quiet
 	git ls-files '*.h' '*.cpp' | grep -v /golden/ | xargs -r $(BIN)/clang-format -i
 
+sdist: $(VENV)/.build ## the sources as a package, in dist/
+	rm -f dist/*.tar.gz
+	$(BIN)/python -m build --quiet --sdist --no-isolation --skip-dependency-check --outdir dist
+
+matrix: $(MANIFEST) sdist ## wheels for every Python through cibuildwheel: wheels/README.md
+	$(PIP) install --quiet --group matrix
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python wheels/matrix.py dist/*.tar.gz $(ARTIFACTS) $(DIST)/wheelhouse --torch '$(TORCH)' $(BUILD)
+
 clean: ## remove what was built; keep the cubin cache and the environments
-	rm -rf build/artifacts build/lib* build/bdist* build/temp* build/clean dist python/tbe_aot/lib python/tbe_aot/_launcher*.so python/tbe_aot/_operator_rules.py
+	rm -rf build/artifacts build/native build/lib* build/bdist* build/temp* build/wheel build/clean dist python/*.egg-info \
+	  python/tbe_aot/lib python/tbe_aot/_launcher*.so python/tbe_aot/_operator_rules.py
 
 distclean: clean ## remove the cubin cache and the environments too
 	rm -rf build .venv

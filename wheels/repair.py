@@ -1,0 +1,44 @@
+"""Give a wheel its manylinux tag: auditwheel, with torch's and CUDA's libraries left out.
+
+    python wheels/repair.py WHEEL FOLDER
+
+torch's libraries come with torch and CUDA's driver with the machine: a copy of either in the wheel would be a second one in the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from pathlib import Path
+
+EXCLUDED = ("libtorch*.so", "libc10*.so", "libcuda.so*", "libcudart.so*")
+
+
+def repair(wheel: Path, folder: Path) -> Path:
+    """Repair a wheel.
+
+    Args:
+        wheel: what ``pip wheel`` built.
+        folder: where the repaired wheel goes; made if need be.
+
+    Returns:
+        The repaired wheel.
+
+    Raises:
+        subprocess.CalledProcessError: a library that is neither excluded nor allowed by any manylinux policy.
+    """
+    before = set(folder.glob("*.whl"))
+    exclusions = [word for library in EXCLUDED for word in ("--exclude", library)]
+    subprocess.run(
+        ["auditwheel", "repair", *exclusions, "--wheel-dir", str(folder), str(wheel)], check=True
+    )
+    (repaired,) = set(folder.glob("*.whl")) - before
+    return repaired
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("folder", type=Path)
+    options = parser.parse_args()
+    print(repair(options.wheel, options.folder))
