@@ -193,7 +193,7 @@ def _first_call(device: torch.device, processes: int) -> FirstCall:
         measured.append(json.loads(output.splitlines()[-1]))
 
     def median(key: str) -> float:
-        return statistics.median(entry[key] for entry in measured)
+        return float(statistics.median(entry[key] for entry in measured))
 
     return FirstCall(
         processes, median("import_ms"), median("first_call_ms"), median("later_call_ms")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cases import CASES
 from benchmarks.results import ForwardRow, Results
@@ -179,12 +181,12 @@ def draw_chart(results: Results, path: Path) -> bool:
     rows = [row for row in results.forward if row.ratio is not None]
     if not rows:
         return False
-    import matplotlib as mpl
-
+    # By name: drawing is the only thing here that needs matplotlib, and type checking shall not.
+    mpl: Any = importlib.import_module("matplotlib")
     mpl.use("Agg")
     # Equal results give an equal file.
     mpl.rcParams["svg.hashsalt"] = "tbe-aot"
-    from matplotlib import pyplot as plt
+    plt: Any = importlib.import_module("matplotlib.pyplot")
 
     cases = list(dict.fromkeys(row.case for row in rows))
     series = list(dict.fromkeys(_series(row) for row in rows))

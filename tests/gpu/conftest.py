@@ -10,8 +10,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    import torch
 
 HERE = Path(__file__).parent
 
@@ -43,3 +47,11 @@ def report_folder() -> Path | None:
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+@pytest.fixture
+def cuda() -> torch.device:
+    """The device under test."""
+    import torch
+
+    return torch.device("cuda", torch.cuda.current_device())

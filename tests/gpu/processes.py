@@ -1,0 +1,29 @@
+"""Programs of this folder in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import tbe_aot
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_program(name: str, *arguments: str, **environment: str) -> str:
+    """Run ``tests.gpu.<name>`` against the same tbe_aot as this process; what it printed, or an AssertionError."""
+    packages = Path(tbe_aot.__file__).resolve().parents[1]
+    path = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.gpu.{name}", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -1,0 +1,65 @@
+"""A lookup for each forward variant, at a shape that selects it."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.gpu import installed
+from tests.gpu.support import DTYPES, Lookup, make_lookup, make_tables, unit
+
+# Rows of the tables: small, so that float64 sums stay cheap, yet with more rows than any bag is long.
+ROWS = (211, 97)
+# Features 0 and 2 share a table; the output is in the caller's order whatever the tables' order is.
+FEATURE_TABLES = (0, 1, 0)
+
+
+def feature_dims(variant: installed.Variant) -> list[int]:
+    """Two dims of the variant's bucket and alignment: the widest, and the narrowest or an odd one."""
+    buckets = installed.buckets()
+    position = buckets.index(variant.bucket)
+    narrowest = buckets[position - 1] + 1 if position else 1
+    step = unit(DTYPES[variant.weight_dtype])
+    if variant.aligned:
+        return [variant.bucket, -(-narrowest // step) * step]
+    return [variant.bucket - 1, narrowest if narrowest % step else narrowest + 1]
+
+
+def bag_lengths(variant: installed.Variant, bags: int, generator: torch.Generator, short: bool):
+    """Lengths on the variant's side of the planner's threshold, empty bags among them."""
+    threshold = installed.mean_length_below(variant)
+    if short:
+        lengths = torch.randint(0, max(threshold, 2), (bags,), generator=generator)
+        assert lengths.sum() < threshold * bags
+        return lengths
+    mean = threshold + 4
+    lengths = torch.randint(0, 2 * mean + 3, (bags,), generator=generator)
+    # One bag much longer than any unroll factor; it also keeps the mean above the threshold.
+    lengths[bags // 2] = 67
+    lengths[0] = 0
+    lengths[1] = 1
+    return lengths
+
+
+def lookup_for(
+    variant: installed.Variant, number: int, device: torch.device, *, short: bool
+) -> Lookup:
+    """A lookup that the variant serves; every third one is VBE, -1 is among the indices of all."""
+    generator = torch.Generator().manual_seed(number)
+    dtype = DTYPES[variant.weight_dtype]
+    tables = make_tables(ROWS, feature_dims(variant), dtype, device, seed=number)
+    batch_sizes = None
+    bags = len(FEATURE_TABLES) * (33 + number % 7)
+    if number % 3 == 2:
+        batch_sizes = [[19 + number % 5, 3], [0, 41], [23, 0]]
+        bags = sum(map(sum, batch_sizes))
+    return make_lookup(
+        tables,
+        FEATURE_TABLES,
+        installed.buckets(),
+        bag_lengths(variant, bags, generator, short),
+        index_dtype=torch.int32 if variant.index_width == 32 else torch.int64,
+        weighted=variant.weighted,
+        batch_sizes=batch_sizes,
+        pruned=0.05,
+        seed=number,
+    )
