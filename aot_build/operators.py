@@ -36,6 +36,12 @@ NAMESPACE = "tbe_aot"
 # The dtypes that C++ knows by number and name (csrc_launcher/ops/tensor_info.h).
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
 TENSOR_TYPE = r"Tensor(\([a-z]!\))?\??"
+CPP_KINDS = {
+    "int[]": "kIntegerList",
+    "str": "kString",
+    "ScalarType?": "kOptionalDtype",
+    "SymInt": "kInteger",
+}
 
 
 class Argument(Table):
@@ -66,6 +72,13 @@ class Argument(Table):
     def camel(self) -> str:
         """The name as C++ constants spell it."""
         return camel(self.name)
+
+    @property
+    def cpp_kind(self) -> str:
+        """The enumerator of ``ArgumentKind`` (csrc_launcher/ops/tensor_info.h)."""
+        if self.is_tensor:
+            return "kOptionalTensor" if self.optional else "kTensor"
+        return CPP_KINDS[self.type]
 
 
 class Check(Table):
@@ -388,7 +401,7 @@ def load_operators(specs_dir: Path) -> Operators:
     return Operators(tuple(checked), specs)
 
 
-def write_operator_rules(specs_dir: Path, folder: Path) -> None:
+def emit(specs_dir: Path, folder: Path) -> None:
     """Render the checks of ``specs_dir/operators.toml`` into ``folder`` (``generated/`` of the artifacts)."""
     operators = load_operators(specs_dir)
     write_if_changed(folder / HEADER_FILE, operators.header().encode())

@@ -1,0 +1,25 @@
+// Torch's thread pool, through the stable C interface.
+#pragma once
+
+#include <torch/csrc/stable/c/shim.h>
+
+#include <cstdint>
+
+#include "core/error.h"
+
+namespace tbe_aot::cpu {
+
+// Calls `body(begin, end)` on disjoint ranges that cover [begin, end), of at least `grain` elements
+// where there are as many. `body` must not throw: it runs behind a C interface.
+template <typename Body>
+void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
+  auto trampoline = [](int64_t first, int64_t last, void* context) {
+    (*static_cast<const Body*>(context))(first, last);
+  };
+  void* context = const_cast<void*>(static_cast<const void*>(&body));
+  if (torch_parallel_for(begin, end, grain, trampoline, context) != 0) {
+    fail("torch's thread pool refused a loop of ", end - begin, " steps");
+  }
+}
+
+}  // namespace tbe_aot::cpu

@@ -1,0 +1,21 @@
+// Registers the operators with torch when the library is loaded.
+#include <torch/csrc/stable/library.h>
+
+#include "operator_rules.h"
+#include "ops/check_bounds.h"
+#include "ops/forward.h"
+
+STABLE_TORCH_LIBRARY(tbe_aot, library) {
+  library.def(tbe_aot::rules::kForwardSchema);
+  library.def(tbe_aot::rules::kCheckBoundsSchema);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(tbe_aot, CPU, library) {
+  library.impl("forward", &tbe_aot::forward);
+  library.impl("check_bounds", &tbe_aot::check_bounds);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(tbe_aot, CUDA, library) {
+  library.impl("forward", &tbe_aot::forward);
+  library.impl("check_bounds", &tbe_aot::check_bounds);
+}

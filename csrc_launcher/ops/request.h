@@ -1,0 +1,28 @@
+// From an operator's arguments to what the planner asks for.
+#pragma once
+
+#include "core/planner.h"
+#include "ops/stable_tensor.h"
+#include "ops/tensor_info.h"
+
+namespace tbe_aot {
+
+// A weight or output dtype, one of the three that the operators accept.
+constexpr Dtype to_planner(TensorDtype dtype) {
+  switch (dtype) {
+    case TensorDtype::k_float16:
+      return Dtype::kFloat16;
+    case TensorDtype::k_bfloat16:
+      return Dtype::kBFloat16;
+    default:
+      return Dtype::kFloat32;
+  }
+}
+
+// The address of the elements, dense and of `dtype`; replaces `tensor` by a copy where it is not.
+inline const void* dense_data(StableTensor& tensor, const TensorInfo& info, TensorDtype dtype) {
+  if (info.dtype != dtype || !info.contiguous) tensor = tensor.dense(dtype);
+  return tensor.data();
+}
+
+}  // namespace tbe_aot
