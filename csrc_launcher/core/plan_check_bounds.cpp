@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "core/kernel_lookup.h"
 #include "core/kernel_table.h"
-#include "core/limits.h"
+#include "core/launch_limits.h"
 #include "core/planner.h"
 #include "tbe_aot_generated.h"
 

@@ -13,6 +13,15 @@ using Sha256 = std::array<uint8_t, 32>;
 Sha256 sha256(const void* data, size_t size);
 
 // Lower-case hexadecimal digits.
-std::string to_hex(const uint8_t (&digest)[32]);
+inline std::string to_hex(const uint8_t (&digest)[32]) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * sizeof(digest));
+  for (const uint8_t byte : digest) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
 
 }  // namespace tbe_aot
