@@ -1,0 +1,112 @@
+"""The command line: ``python -m aot_build build | plan | check | compare``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from . import summary
+from .archs import ARCHS
+from .build import build as run_build
+from .checksums import check_artifacts
+from .checksums import compare as compare_folders
+from .errors import BuildError
+from .plan import make_plan
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+console = Console(highlight=False)
+
+Specs = Annotated[Path, typer.Option(help="Folder of kernel specs.")]
+Profile = Annotated[
+    str, typer.Option(envvar="TBE_AOT_PROFILE", help="Which variants are built: full, ci, ...")
+]
+Archs = Annotated[
+    str, typer.Option(envvar="TBE_AOT_ARCHS", help="Archs to build for, separated by commas.")
+]
+DEFAULT_SPECS = Path("kernel_specs")
+DEFAULT_ARCHS = ",".join(ARCHS)
+
+
+def _split(archs: str) -> list[str]:
+    return [arch.strip() for arch in archs.split(",") if arch.strip()]
+
+
+@app.command()
+def build(
+    specs: Specs = DEFAULT_SPECS,
+    profile: Profile = "full",
+    archs: Archs = DEFAULT_ARCHS,
+    out: Annotated[
+        Path | None, typer.Option(help="Artifact folder; build/artifacts/<profile> if not given.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(envvar="TBE_AOT_JOBS", help="Processes at a time.")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(envvar="TBE_AOT_CACHE", help="Folder of the cubin cache.")
+    ] = None,
+) -> None:
+    """Compile kernels, pack them and generate the launcher's tables."""
+    folder = out or Path("build") / "artifacts" / profile
+    result = run_build(
+        specs, profile, _split(archs), folder, cache=cache, jobs=jobs, console=Console(stderr=True)
+    )
+    summary.print_build(result, console)
+
+
+@app.command()
+def plan(
+    specs: Specs = DEFAULT_SPECS,
+    profile: Profile = "full",
+    archs: Archs = DEFAULT_ARCHS,
+    kernel: Annotated[str, typer.Option(help="List the variants of this kernel.")] = "",
+) -> None:
+    """Check the specs and show what would be built."""
+    planned = make_plan(specs, profile, _split(archs))
+    if kernel:
+        summary.print_kernel(planned, kernel, console)
+    else:
+        summary.print_plan(planned, console)
+
+
+@app.command()
+def check(folder: Annotated[Path, typer.Argument(help="Artifact folder.")]) -> None:
+    """Verify a finished build: every file, pack and cubin against its hash."""
+    checked = check_artifacts(folder)
+    console.print(
+        f"{folder}: {checked.files} files, {checked.variants} variants in {checked.cubins} cubins, "
+        f"profile {checked.profile}, {', '.join(checked.archs)}, build {checked.build_id[:16]}: intact"
+    )
+
+
+@app.command()
+def compare(
+    left: Annotated[Path, typer.Argument(help="Artifact folder.")],
+    right: Annotated[Path, typer.Argument(help="Artifact folder.")],
+) -> None:
+    """Compare two finished builds byte by byte."""
+    differing = compare_folders(left, right)
+    if differing:
+        raise BuildError("\n".join(f"differs: {name}" for name in differing))
+    console.print("identical")
+
+
+def main() -> int:
+    """Run a command; a person's mistake is a message, not a traceback."""
+    try:
+        app(standalone_mode=False)
+    except BuildError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"[bold red]error[/]: ", end=""
+        )
+        print(error, file=sys.stderr)  # noqa: T201 - brackets in messages are no markup
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

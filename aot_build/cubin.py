@@ -1,0 +1,103 @@
+"""Reading cubins: what NVIDIA's tools and the ELF header say about one."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from .errors import BuildError
+from .toolchain import run_tool
+
+
+class CubinParam(BaseModel):
+    """A parameter as the cubin declares it, in bytes."""
+
+    model_config = ConfigDict(frozen=True)
+
+    ordinal: int
+    offset: int
+    size: int
+
+
+class CubinRecord(BaseModel):
+    """What is known about one compiled cubin; sizes in bytes, registers per thread."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cubin_sha256: str
+    cubin_bytes: int
+    entry: str
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    static_shared_bytes: int
+    num_warps: int
+    elf_abi: str
+    params: list[CubinParam]
+
+
+def elf_abi(cubin: bytes) -> str:
+    """OS ABI and ABI version of the ELF header, such as 51/7: what a driver must know to load it."""
+    if len(cubin) < 64 or cubin[:4] != b"\x7fELF":
+        raise BuildError("not an ELF file")
+    return f"{cubin[7]}/{cubin[8]}"
+
+
+def text_section(cubin: bytes) -> bytes:
+    """The machine code: the one ``.text`` section of the kernel."""
+    (section_table,) = struct.unpack_from("<Q", cubin, 40)
+    entry_size, count, names_index = struct.unpack_from("<HHH", cubin, 58)
+    # name, type, flags, address, offset, size, link, info, alignment, entry size
+    sections = [
+        struct.unpack_from("<IIQQQQIIQQ", cubin, section_table + index * entry_size)
+        for index in range(count)
+    ]
+    names = sections[names_index][4]
+    found = []
+    for section in sections:
+        start = names + section[0]
+        if cubin[start : cubin.index(b"\0", start)].startswith(b".text."):
+            found.append(cubin[section[4] : section[4] + section[5]])
+    if len(found) != 1:
+        raise BuildError(f"expected one .text section, found {len(found)}")
+    return found[0]
+
+
+def parse_params(elf_dump: str) -> list[CubinParam]:
+    """The parameters in ``cuobjdump -elf`` (EIATTR_KPARAM_INFO), by ordinal."""
+    pattern = r"Ordinal\s*:\s*0x([0-9a-f]+)\s+Offset\s*:\s*0x([0-9a-f]+)\s+Size\s*:\s*0x([0-9a-f]+)"
+    found = [
+        CubinParam(ordinal=int(ordinal, 16), offset=int(offset, 16), size=int(size, 16))
+        for ordinal, offset, size in re.findall(pattern, elf_dump)
+    ]
+    return sorted(found, key=lambda param: param.ordinal)
+
+
+def parse_resource_usage(text: str) -> dict[str, int]:
+    """REG, STACK, SHARED ... of ``cuobjdump -res-usage`` for a cubin with one kernel."""
+    usage = {name: int(value) for name, value in re.findall(r"\b(REG|STACK|SHARED):(\d+)", text)}
+    if set(usage) != {"REG", "STACK", "SHARED"}:
+        raise BuildError(f"cuobjdump does not say what the kernel uses: {text!r}")
+    return usage
+
+
+def parse_spill_bytes(ptxas_log: str) -> int:
+    """Spill stores and loads in ptxas' own log; nothing else tells them."""
+    found = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", ptxas_log)
+    if not found:
+        raise BuildError(f"ptxas did not report spills: {ptxas_log!r}")
+    return sum(int(stores) + int(loads) for stores, loads in found)
+
+
+def read_params(path: Path) -> list[CubinParam]:
+    """The parameters that a cubin declares."""
+    return parse_params(run_tool("cuobjdump", "-elf", path))
+
+
+def read_resource_usage(path: Path) -> dict[str, int]:
+    """The resources that a cubin's kernel uses."""
+    return parse_resource_usage(run_tool("cuobjdump", "-res-usage", path))

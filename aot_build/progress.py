@@ -1,0 +1,133 @@
+"""Progress of a build: compile processes append lines to a file, the build reads and shows them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class ProgressLog:
+    """Where a compile process reports; without a path nobody listens."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def done(self, variant: str, *, cached: bool) -> None:
+        """One more variant is in the cache."""
+        self._append("cached" if cached else "compiled", variant)
+
+    def failed(self, variant: str) -> None:
+        """One more variant failed."""
+        self._append("failed", variant)
+
+    def _append(self, event: str, variant: str) -> None:
+        if self.path is None:
+            return
+        # One small write to a file opened for appending: lines of several processes do not mix.
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, f"{event} {variant}\n".encode())
+        finally:
+            os.close(descriptor)
+
+
+class ProgressView:
+    """Counts and time left: a bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, log: Path, total: int, console: Console) -> None:
+        self.log = log
+        self.total = total
+        self.console = console
+        self.counts = {"cached": 0, "compiled": 0, "failed": 0}
+        self._offset = 0
+        self._started = self._last_line = time.monotonic()
+        self._shown = 0
+        self._progress: Progress | None = None
+        if console.is_terminal:
+            self._progress = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=console,
+            )
+            self._task = self._progress.add_task("compile", total=total)
+
+    def __enter__(self) -> ProgressView:
+        self.log.unlink(missing_ok=True)
+        if self._progress:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.update()
+        if self._progress:
+            self._progress.stop()
+        elif self.finished != self._shown:
+            self._print_line()
+
+    @property
+    def finished(self) -> int:
+        """Variants that have an outcome."""
+        return sum(self.counts.values())
+
+    def update(self) -> None:
+        """Read what was appended since the last call, and show it."""
+        for line in self._new_lines():
+            self.counts[line.split(" ", 1)[0]] += 1
+        if self._progress:
+            failed = f", {self.counts['failed']} failed" if self.counts["failed"] else ""
+            description = f"compile ({self.counts['cached']} cached{failed})"
+            self._progress.update(self._task, completed=self.finished, description=description)
+        elif (
+            self.finished != self._shown
+            and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES
+        ):
+            self._print_line()
+
+    def _new_lines(self) -> list[str]:
+        try:
+            with self.log.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        return complete.decode().splitlines()
+
+    def _print_line(self) -> None:
+        counts = self.counts
+        line = f"compile: {self.finished}/{self.total} variants, {counts['cached']} cached"
+        if counts["failed"]:
+            line += f", {counts['failed']} failed"
+        worked = counts["compiled"] + counts["failed"]
+        if worked and self.finished < self.total:
+            seconds = (time.monotonic() - self._started) / worked * (self.total - self.finished)
+            line += f", {seconds:.0f} s left"
+        self.console.print(line, highlight=False)
+        self._shown = self.finished
+        self._last_line = time.monotonic()

@@ -1,0 +1,67 @@
+"""Triton's wheel as a toolchain: where its tools are and which versions they have, without importing it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import re
+import subprocess
+from pathlib import Path
+
+from .archs import Arch
+from .errors import BuildError
+
+# What the compiler is told besides each variant's own options; recorded in the manifest.
+COMPILER_FLAGS = ("no line info", "enable_fp_fusion explicit", "num_ctas 1")
+
+
+@functools.cache
+def triton_tools() -> Path:
+    """The folder of ptxas, cuobjdump and nvdisasm."""
+    found = importlib.util.find_spec("triton")
+    if found is None or found.origin is None:
+        raise BuildError("triton is not installed: it is the compiler of this build")
+    return Path(found.origin).parent / "backends" / "nvidia" / "bin"
+
+
+def tool(name: str) -> Path:
+    """The path of one of the tools."""
+    path = triton_tools() / name
+    if not path.is_file():
+        raise BuildError(f"Triton's wheel holds no {name}: {path} does not exist")
+    return path
+
+
+@functools.cache
+def triton_version() -> str:
+    """The version of the installed Triton."""
+    return importlib.metadata.version("triton")
+
+
+@functools.cache
+def tool_version(name: str) -> str:
+    """A tool's own version, such as 12.9.86."""
+    text = run_tool(name, "--version")
+    match = re.search(r"\bV(\d+\.\d+\.\d+)", text)
+    if match is None:
+        raise BuildError(f"{name} does not say its version: {text!r}")
+    return match.group(1)
+
+
+def ptxas_version(arch: Arch) -> str:
+    """The version of the arch's assembler."""
+    return tool_version(arch.ptxas)
+
+
+def run_tool(name: str, *arguments: str | Path) -> str:
+    """What a tool prints.
+
+    Raises:
+        BuildError: it failed; the message holds what it said.
+    """
+    command = [str(tool(name)), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"{name} failed with code {done.returncode}: {done.stderr.strip()}")
+    return done.stdout

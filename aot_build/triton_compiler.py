@@ -1,0 +1,109 @@
+"""Calling Triton. Everything here runs in a compile process; nothing else of the build imports triton."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .archs import ARCHS, Arch
+from .cubin import CubinRecord, elf_abi, parse_spill_bytes, read_params, read_resource_usage
+from .errors import BuildError
+from .files import sha256_hex
+from .jobs import Batch, Job
+from .kernel_source import source_sha256
+from .loader import load_function
+from .toolchain import tool
+
+
+@contextlib.contextmanager
+def triton_environment(arch: Arch) -> Iterator[Path]:
+    """Pin Triton's environment; must come before its import.
+
+    One assembler per process and a cache folder of its own: a path changed later leaves the recorded version wrong.
+    Always compiling makes ptxas print its log, which alone tells spills.
+    """
+    if "TRITON_INTERPRET" in os.environ:
+        raise BuildError("TRITON_INTERPRET is set: interpreted kernels cannot be compiled")
+    with tempfile.TemporaryDirectory(prefix="aot_build-triton-") as folder:
+        # Inherited settings of Triton or ptxas would change cubins without changing their keys.
+        for name in list(os.environ):
+            if name.startswith(("TRITON_", "PTXAS_", "MLIR_", "LLVM_")) or name == "DISABLE_PTXAS_OPT":
+                del os.environ[name]
+        os.environ["TRITON_PTXAS_BLACKWELL_PATH"] = str(tool(arch.ptxas))
+        os.environ["TRITON_PTXAS_PATH"] = str(tool(arch.ptxas))
+        os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "cache")
+        os.environ["TRITON_ALWAYS_COMPILE"] = "1"
+        os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
+        # Line info would put absolute paths into the cubin.
+        os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
+        yield Path(folder)
+
+
+class BatchCompiler:
+    """Compiles the jobs of one batch with one imported kernel."""
+
+    def __init__(self, batch: Batch, specs_dir: Path, scratch: Path) -> None:
+        self.arch = ARCHS[batch.arch]
+        self.scratch = scratch
+        self.function = load_function(specs_dir, batch.kernel, batch.function)
+        # The keys were made from the sources that the plan saw.
+        if source_sha256(specs_dir, batch.kernel) != batch.source_sha256:
+            raise BuildError(f"the sources of {batch.kernel} changed during the build: run it again")
+
+    def compile(self, job: Job) -> tuple[CubinRecord, bytes]:
+        """Compile one variant.
+
+        Raises:
+            Exception: whatever Triton or ptxas raises.
+            BuildError: the result is not what the launcher can run.
+        """
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+
+        names = [name for name, _ in job.signature]
+        source = ASTSource(
+            self.function,
+            dict(job.signature),
+            dict(job.constexprs),
+            {
+                (names.index(name),): [["tt.divisibility", value]]
+                for name, value in job.divisibility.items()
+            },
+        )
+        options = {**job.options, "maxnreg": job.options["maxnreg"] or None, "num_ctas": 1}
+        log = io.StringIO()
+        with contextlib.redirect_stdout(log):
+            compiled = triton.compile(
+                source, target=GPUTarget("cuda", self.arch.capability, 32), options=options
+            )
+        return self._record(compiled, log.getvalue())
+
+    def _record(self, compiled: Any, log: str) -> tuple[CubinRecord, bytes]:
+        cubin: bytes = compiled.asm["cubin"]
+        metadata = compiled.metadata
+        # The launcher passes null for both.
+        if metadata.global_scratch_size or metadata.profile_scratch_size:
+            raise BuildError("the kernel wants scratch memory, which the launcher does not provide")
+        path = self.scratch / "kernel.cubin"
+        path.write_bytes(cubin)
+        usage = read_resource_usage(path)
+        record = CubinRecord(
+            cubin_sha256=sha256_hex(cubin),
+            cubin_bytes=len(cubin),
+            entry=metadata.name,
+            registers=usage["REG"],
+            spill_bytes=parse_spill_bytes(log),
+            stack_bytes=usage["STACK"],
+            shared_bytes=metadata.shared,
+            static_shared_bytes=usage["SHARED"],
+            num_warps=metadata.num_warps,
+            elf_abi=elf_abi(cubin),
+            params=read_params(path),
+        )
+        return record, cubin
