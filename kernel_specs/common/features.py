@@ -28,7 +28,7 @@ def load_feature(features, slot, UNIT: tl.constexpr):
 def feature_bags(feature, batch_size, vbe_bag_offsets, vbe):
     """(first bag, number of bags) of a feature; bags are numbered feature-major."""
     first_bag = feature * batch_size
-    bag_count = batch_size.to(tl.int64)
+    bag_count = tl.zeros([], tl.int64) + batch_size
     if vbe != 0:
         first_bag = tl.load(vbe_bag_offsets + feature)
         bag_count = tl.load(vbe_bag_offsets + feature + 1) - first_bag

@@ -85,7 +85,7 @@ def forward_kernel(
     if mean != 0:
         length = tl.max(tl.reshape(end - start, [BAGS, ROWS]), axis=1)
         pooled /= tl.maximum(length, 1).to(ACCUMULATOR)[:, None]
-    vbe_row = tl.load(vbe_output_offsets + first_bag + bag, mask=owned & (vbe != 0), other=0)
+    vbe_row = tl.load(vbe_output_offsets + first_bag + bag, mask=bag < bag_count * vbe, other=0)
     # A select, not a branch: a hint on the result of a branch is dropped.
     output_row = tl.multiple_of(
         tl.where(vbe != 0, vbe_row, bag.to(tl.int64) * output_stride + output_column), UNIT

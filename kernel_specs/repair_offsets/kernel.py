@@ -19,12 +19,14 @@ def _maximum(left, right):
 def repair_offsets_kernel(offsets, report, offsets_numel, indices_numel, BLOCK: tl.constexpr):
     if tl.load(report) > 0:
         reached = tl.zeros([], tl.int64)
-        for block in range(0, tl.cdiv(offsets_numel, BLOCK)):
-            entry = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        block_start = tl.zeros([], tl.int64)
+        while block_start < offsets_numel:
+            entry = block_start + tl.arange(0, BLOCK)
             exists = entry < offsets_numel
             value = tl.load(offsets + entry, mask=exists, other=0).to(tl.int64)
             value = tl.minimum(tl.maximum(value, reached), indices_numel)
             value = tl.associative_scan(value, 0, _maximum)
             reached = tl.max(value, axis=0)
             value = tl.where(entry == offsets_numel - 1, indices_numel, value)
+            block_start += BLOCK
             tl.store(offsets + entry, value.to(offsets.dtype.element_ty), mask=exists)

@@ -1,0 +1,286 @@
+"""The forward kernel in Triton's interpreter against the float64 oracle, on every axis value and run-time choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests import oracle
+from tests.interpreter.harness import Interpreter, KernelCall, constants_of
+
+WEIGHT_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+OUTPUT_DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+BUCKETS = [16, 32, 64, 128, 256, 512, 1024, 2048]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Tables of ``rows`` rows; ``lengths[t][b]`` lookups in bag b of feature t."""
+
+    weight_dtype: str = "fp16"
+    bucket: int = 16
+    dims: tuple[int, ...] = (16, 8)
+    rows: int = 7
+    lengths: tuple[tuple[int, ...], ...] = ((3, 0, 5), (1, 9, 2))
+    index_width: int = 64
+    weighted: bool = False
+    aligned: bool = True
+    shape: str = "long"
+    output_dtype: torch.dtype = torch.float32
+    mean: bool = False
+    vbe: bool = False
+    seed: int = 0
+    pruned: float = 0.2
+
+
+def solve(
+    interpreter: Interpreter, problem: Problem
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(interpreted output, float64 oracle, error scale)."""
+    generator = torch.Generator().manual_seed(problem.seed)
+    dtype, index_dtype = WEIGHT_DTYPES[problem.weight_dtype], torch.int64
+    if problem.index_width == 32:
+        index_dtype = torch.int32
+    pitch = [-(-dim // 8) * 8 if problem.aligned else dim for dim in problem.dims]
+    weights = torch.randn(sum(p * problem.rows for p in pitch), generator=generator).to(dtype)
+    features, tables, offset, column = [], [], 0, 0
+    for t, dim in enumerate(problem.dims):
+        features.append([t, offset, pitch[t], dim, problem.rows, column, t, t * problem.rows])
+        tables.append(
+            weights[offset : offset + pitch[t] * problem.rows].view(problem.rows, pitch[t])[:, :dim]
+        )
+        offset, column = offset + pitch[t] * problem.rows, column + dim
+    flat = [length for bags in problem.lengths for length in bags]
+    offsets = torch.tensor([0, *flat]).cumsum(0).to(index_dtype)
+    count = sum(flat)
+    indices = torch.randint(0, problem.rows, (count,), generator=generator).to(index_dtype)
+    indices[torch.rand(count, generator=generator) < problem.pruned] = -1
+    sample_weights = torch.rand(count, generator=generator) + 0.5
+    constants = constants_of(
+        "forward",
+        weight_dtype=problem.weight_dtype,
+        bucket=problem.bucket,
+        index_width=problem.index_width,
+        weighted=problem.weighted,
+        aligned=problem.aligned,
+        shape=problem.shape,
+    )
+    bags = [len(b) for b in problem.lengths]
+    if problem.vbe:
+        # Ranks of uneven batch sizes, the last one taking what is left.
+        batch_sizes = [[b // 3, b - b // 3] for b in bags]
+        output_offsets = vbe_output_offsets(batch_sizes, problem.dims)
+        output = torch.full(
+            [sum(b * d for b, d in zip(bags, problem.dims, strict=True))], torch.nan
+        )
+    else:
+        output_offsets = torch.zeros(1, dtype=torch.int64)
+        output = torch.full([bags[0], column], torch.nan)
+    output = output.to(problem.output_dtype)
+    bag_offsets = torch.tensor([0, *bags]).cumsum(0)
+    call = KernelCall(
+        "forward",
+        (-(-max(bags) // constants["BAGS"]), len(problem.dims)),
+        (
+            output,
+            weights,
+            torch.tensor(features),
+            indices,
+            offsets,
+            sample_weights,
+            bag_offsets,
+            output_offsets,
+            bags[0],
+            column,
+            OUTPUT_DTYPES.index(problem.output_dtype),
+            int(problem.mean),
+            int(problem.vbe),
+        ),
+        constants,
+    )
+    actual = interpreter.run(call)[0][0]
+    described = [oracle.Feature(table) for table in tables]
+    pooling, weighted = (
+        "mean" if problem.mean else "sum",
+        sample_weights if problem.weighted else None,
+    )
+    if problem.vbe:
+        expected, scale = oracle.forward_vbe(
+            described, indices, offsets, batch_sizes, weighted, pooling
+        )
+    else:
+        expected, scale = oracle.forward(described, indices, offsets, weighted, pooling)
+    return actual, expected, scale
+
+
+def vbe_output_offsets(batch_sizes: list[list[int]], dims: tuple[int, ...]) -> torch.Tensor:
+    """First element of each bag's output row: the output is rank-major, then feature, then sample."""
+    starts: dict[tuple[int, int], int] = {}
+    element = 0
+    for rank in range(len(batch_sizes[0])):
+        for t, dim in enumerate(dims):
+            starts[t, rank] = element
+            element += batch_sizes[t][rank] * dim
+    return torch.tensor(
+        [
+            starts[t, rank] + sample * dims[t]
+            for t in range(len(dims))
+            for rank in range(len(batch_sizes[t]))
+            for sample in range(batch_sizes[t][rank])
+        ]
+    )
+
+
+def dims_of(bucket: int, *, aligned: bool) -> tuple[int, int]:
+    """Two dims of a bucket: the widest, and one that leaves lanes unused."""
+    return (bucket, bucket // 2 + 8) if aligned else (bucket - 1, bucket // 2 + 1)
+
+
+@pytest.mark.parametrize("shape", ["long", "short"])
+@pytest.mark.parametrize("bucket", BUCKETS)
+@pytest.mark.parametrize("weight_dtype", WEIGHT_DTYPES)
+def test_every_bucket_dtype_and_shape(
+    triton_interpreter: Interpreter, weight_dtype: str, bucket: int, shape: str
+) -> None:
+    # The other axes and the run-time choices rotate, so that each value meets each weight dtype, bucket and shape.
+    turn = BUCKETS.index(bucket) + list(WEIGHT_DTYPES).index(weight_dtype) + (shape == "short")
+    aligned = turn % 2 == 0
+    problem = Problem(
+        weight_dtype=weight_dtype,
+        bucket=bucket,
+        dims=dims_of(bucket, aligned=aligned),
+        index_width=32 if turn % 3 == 0 else 64,
+        weighted=turn % 4 < 2,
+        aligned=aligned,
+        shape=shape,
+        output_dtype=OUTPUT_DTYPES[turn % 3],
+        mean=turn % 5 < 2,
+        vbe=turn % 7 < 3,
+    )
+    assert oracle.within_tolerance(*solve(triton_interpreter, problem))
+
+
+@pytest.mark.parametrize("output_dtype", OUTPUT_DTYPES)
+@pytest.mark.parametrize("weight_dtype", WEIGHT_DTYPES)
+@pytest.mark.parametrize("vbe", [False, True])
+@pytest.mark.parametrize("mean", [False, True])
+def test_every_run_time_choice(
+    triton_interpreter: Interpreter,
+    weight_dtype: str,
+    output_dtype: torch.dtype,
+    *,
+    mean: bool,
+    vbe: bool,
+) -> None:
+    problem = Problem(
+        weight_dtype=weight_dtype,
+        output_dtype=output_dtype,
+        mean=mean,
+        vbe=vbe,
+        weighted=vbe != mean,
+    )
+    assert oracle.within_tolerance(*solve(triton_interpreter, problem))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("length", range(1, 41))
+def test_fbgemm_4006_any_bag_length(
+    triton_interpreter: Interpreter, length: int, *, weighted: bool
+) -> None:
+    problem = Problem(dims=(16,), lengths=((length, length),), weighted=weighted, pruned=0.0)
+    assert oracle.within_tolerance(*solve(triton_interpreter, problem))
+
+
+@pytest.mark.parametrize("shape", ["long", "short"])
+def test_pytorch_57446_empty_bags_of_mean_are_zero(
+    triton_interpreter: Interpreter, shape: str
+) -> None:
+    problem = Problem(dims=(16,), lengths=((1, 0, 2, 0, 1),), mean=True, shape=shape, pruned=0.0)
+    actual, expected, scale = solve(triton_interpreter, problem)
+    assert oracle.within_tolerance(actual, expected, scale)
+    assert (actual[[1, 3]] == 0).all()
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_problem(triton_interpreter: Interpreter, data: st.DataObject) -> None:
+    aligned, vbe = data.draw(st.booleans(), label="aligned"), data.draw(st.booleans(), label="vbe")
+    bucket = data.draw(st.sampled_from([16, 32, 64]), label="bucket")
+    unit = 8 if aligned else 1
+    dims = data.draw(st.lists(st.integers(1, bucket // unit), min_size=1, max_size=3), label="dims")
+    batch = data.draw(st.integers(1, 10), label="batch")
+    bag = st.integers(0, 12)
+    lengths = [
+        tuple(data.draw(st.lists(bag, min_size=(n := batch + vbe * t), max_size=n)))
+        for t in range(len(dims))
+    ]
+    problem = Problem(
+        weight_dtype=data.draw(st.sampled_from(list(WEIGHT_DTYPES))),
+        bucket=bucket,
+        dims=tuple(d * unit for d in dims),
+        rows=data.draw(st.integers(1, 9)),
+        lengths=tuple(lengths),
+        index_width=data.draw(st.sampled_from([32, 64])),
+        weighted=data.draw(st.booleans()),
+        aligned=aligned,
+        shape=data.draw(st.sampled_from(["long", "short"])),
+        output_dtype=data.draw(st.sampled_from(OUTPUT_DTYPES)),
+        mean=data.draw(st.booleans()),
+        vbe=vbe,
+        seed=data.draw(st.integers(0, 2**31)),
+    )
+    assert oracle.within_tolerance(*solve(triton_interpreter, problem))
+
+
+def test_equal_inputs_give_equal_bits(triton_interpreter: Interpreter) -> None:
+    problem = replace(Problem(), dims=(16,), lengths=((37, 3),))
+    first = solve(triton_interpreter, problem)[0]
+    assert all(torch.equal(first, solve(triton_interpreter, problem)[0]) for _ in range(4))
+
+
+@pytest.mark.parametrize(
+    ("output_dtype", "last_bit"), [(torch.float16, 2.0**-10), (torch.bfloat16, 2.0**-7)]
+)
+def test_half_output_of_fp32_rows_is_rounded_once(
+    triton_interpreter: Interpreter, output_dtype: torch.dtype, last_bit: float
+) -> None:
+    # Just above the midpoint of two neighbours: rounding to fp32 first would land on it and go down to 1.
+    rows = torch.tensor([1.0, last_bit / 2, 2.0**-40])
+    weights = rows[:, None].expand(3, 16).contiguous()
+    output = torch.zeros(1, 16, dtype=output_dtype)
+    zero = torch.zeros(1, dtype=torch.int64)
+    call = KernelCall(
+        "forward",
+        (1, 1),
+        (
+            output,
+            weights,
+            torch.tensor([[0, 0, 16, 16, 3, 0, 0, 0]]),
+            torch.arange(3),
+            torch.tensor([0, 3]),
+            torch.ones(3),
+            zero,
+            zero,
+            1,
+            16,
+            OUTPUT_DTYPES.index(output_dtype),
+            0,
+            0,
+        ),
+        constants_of(
+            "forward",
+            weight_dtype="fp32",
+            bucket=16,
+            index_width=64,
+            weighted=False,
+            aligned=True,
+            shape="long",
+        ),
+    )
+    assert (triton_interpreter.run(call)[0][0] == 1 + last_bit).all()
