@@ -3,7 +3,7 @@
 Each stage reads files and writes files, and knows no kernel by name:
 
     spec.py      <kernel>/spec.toml, checked against a schema and against kernel.py
-    plan.py      plan.json: every variant, the cell table, what the profile builds
+    planner.py   plan.json: every variant, the cell table, what the profile builds
     compile.py   one batch of variants -> cubins in the content-addressed cache, and their records
     pack.py      <arch>.pack: each distinct cubin once, after the spec's claims about it are checked
     manifest.py  manifest.json: what the packs hold and how it was made

@@ -15,7 +15,7 @@ from .build import build as run_build
 from .checksums import check_artifacts
 from .checksums import compare as compare_folders
 from .errors import BuildError
-from .plan import make_plan
+from .planner import make_plan
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 console = Console(highlight=False)
@@ -100,10 +100,10 @@ def main() -> int:
     try:
         app(standalone_mode=False)
     except BuildError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(
-            f"[bold red]error[/]: ", end=""
-        )
-        print(error, file=sys.stderr)  # noqa: T201 - brackets in messages are no markup
+        for line in str(error).splitlines():
+            text = line if line.startswith(" ") else f"error: {line}"
+            # Messages hold brackets, which are no markup.
+            print(text, file=sys.stderr)  # noqa: T201
         return 1
     return 0
 

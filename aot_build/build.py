@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -25,8 +24,9 @@ from .checksums import changed_files, read_checksums
 from .errors import BuildError
 from .files import readable_json, sha256_hex, write_if_changed
 from .jobs import Batch, make_batches
-from .ninja_file import Places, ninja_file
-from .plan import Plan, make_plan
+from .ninja_file import Places, make_edges, ninja_file
+from .plan import Plan
+from .planner import make_plan
 from .progress import ProgressView
 from .spec import SPEC_FILE
 from .stages import ERROR_PREFIX, PROGRESS_VARIABLE
@@ -161,7 +161,8 @@ def _write_inputs(places: Places, plan: Plan, batches: Sequence[Batch]) -> None:
     operators = places.specs / OPERATORS_FILE
     described = [*places.specs.glob(f"*/{SPEC_FILE}"), *([operators] if operators.exists() else [])]
     write_if_changed(places.specs_hashes, _hashes(described, places.specs))
-    text = ninja_file(plan, batches, places, operators=operators.exists())
+    edges = make_edges(plan, batches, places, operators=operators.exists())
+    text = ninja_file(edges, places.work)
     write_if_changed(places.ninja_file, text.encode())
 
 
@@ -171,14 +172,13 @@ def _ninja_command(places: Places, *options: str) -> list[str]:
 
 def _stale_batches(places: Places, batches: Sequence[Batch]) -> list[Batch] | None:
     """The batches that ninja would run, or None when nothing at all is stale."""
-    done = subprocess.run(
-        _ninja_command(places, "-n"), capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(_ninja_command(places, "-n"), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BuildError(f"ninja: {done.stdout}{done.stderr}")
     if "no work to do" in done.stdout:
         return None
-    named = {line.rpartition(" ")[2] for line in done.stdout.splitlines() if " compile " in line}
+    # Lines such as "[3/20] compile forward-sm90-000".
+    named = {line.split()[-1] for line in done.stdout.splitlines() if " compile " in line}
     return [batch for batch in batches if batch.name in named]
 
 
@@ -210,7 +210,8 @@ def _run_ninja(
             env=environment,
             pass_fds=[lock],
         )
-        with ProgressView(places.work / "progress", total, console) as view, _stopping(process):
+        view = ProgressView(places.work / "progress", total, console)
+        with view, _stopping(process):
             while process.poll() is None:
                 view.update()
                 time.sleep(POLL_SECONDS)
@@ -243,8 +244,3 @@ def _failure(log: str) -> str:
         else:
             inside = False
     return "\n".join(lines) or log
-
-
-def clean(out: Path) -> None:
-    """Remove an artifact folder; the cache stays."""
-    shutil.rmtree(out, ignore_errors=True)

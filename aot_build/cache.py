@@ -46,7 +46,9 @@ class CubinCache:
     def get(self, key: str) -> CubinRecord | None:
         """The record of a key, if it and its cubin are intact."""
         try:
-            record = CubinRecord.model_validate_json(self._path("records", key, ".json").read_bytes())
+            record = CubinRecord.model_validate_json(
+                self._path("records", key, ".json").read_bytes()
+            )
             self.cubin(record.cubin_sha256)
         except (FileNotFoundError, ValidationError, BuildError):
             return None

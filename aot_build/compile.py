@@ -6,6 +6,7 @@ fails, even one that takes the compiler down with it, is reported by name, and t
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .archs import ARCHS
 from .cache import CubinCache
@@ -20,7 +22,10 @@ from .cubin import CubinRecord
 from .errors import BuildError
 from .files import readable_json, write_if_changed
 from .jobs import Batch, Job
-from .progress import ProgressLog
+from .progress_log import ProgressLog
+
+if TYPE_CHECKING:
+    from .triton_compiler import BatchCompiler
 
 
 @dataclass(frozen=True)
@@ -60,9 +65,14 @@ def compile_batch(
     for job in batch.jobs:
         record = cache.get(job.key)
         if record is None:
-            raise BuildError(f"{job.variant} on {batch.arch}: the cache lost it: run the build again")
+            raise BuildError(
+                f"{job.variant} on {batch.arch}: the cache lost it: run the build again"
+            )
         records[job.variant] = record
-    document = {"arch": batch.arch, "records": {name: r.model_dump() for name, r in records.items()}}
+    document = {
+        "arch": batch.arch,
+        "records": {name: r.model_dump() for name, r in records.items()},
+    }
     write_if_changed(results, readable_json(document))
 
 
@@ -95,17 +105,14 @@ def _run_child(
         child.start()
         sender.close()
         outcomes: list[Outcome] = []
-        while True:
-            try:
-                error = receiver.recv()
-            except EOFError:
-                break
-            outcome = Outcome(jobs[len(outcomes)], error)
-            outcomes.append(outcome)
-            if error:
-                progress.failed(outcome.job.variant)
-            else:
-                progress.done(outcome.job.variant, cached=False)
+        with contextlib.suppress(EOFError):
+            while True:
+                outcome = Outcome(jobs[len(outcomes)], receiver.recv())
+                outcomes.append(outcome)
+                if outcome.error:
+                    progress.failed(outcome.job.variant)
+                else:
+                    progress.done(outcome.job.variant, cached=False)
         child.join()
         if child.exitcode == 0:
             return outcomes, ""
@@ -141,13 +148,17 @@ def _child_main(
                 sender.send(_describe(error))
             return
         for job in jobs:
-            try:
-                record, cubin = compiler.compile(job)
-            except Exception as error:  # noqa: BLE001 - so may the compiler
-                sender.send(_describe(error))
-            else:
-                cache.put(job.key, record, cubin)
-                sender.send("")
+            sender.send(_compile_one(compiler, job, cache))
+
+
+def _compile_one(compiler: BatchCompiler, job: Job, cache: CubinCache) -> str:
+    """Compile into the cache; the text of the error, or nothing."""
+    try:
+        record, cubin = compiler.compile(job)
+    except Exception as error:  # noqa: BLE001 - the compiler may raise anything
+        return _describe(error)
+    cache.put(job.key, record, cubin)
+    return ""
 
 
 def _describe(error: Exception) -> str:

@@ -24,10 +24,7 @@ from .plan import AxisPlan, KernelPlan, Plan, Variant
 HEADER_FILE = "tbe_aot_generated.h"
 SOURCE_FILE = "tbe_aot_generated.cpp"
 CPP_KEYWORDS = frozenset(
-    "alignas alignof and asm auto bool break case catch char class concept const constexpr continue default delete do "
-    "double else enum explicit export extern false float for friend goto if inline int long mutable namespace new "
-    "not nullptr operator or private protected public register requires return short signed sizeof static struct "
-    "switch template this throw true try typedef typename union unsigned using virtual void volatile while xor".split()
+    ["alignas", "alignof", "and", "asm", "auto", "bool", "break", "case", "catch", "char", "class", "concept", "const", "constexpr", "continue", "default", "delete", "do", "double", "else", "enum", "explicit", "export", "extern", "false", "float", "for", "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace", "new", "not", "nullptr", "operator", "or", "private", "protected", "public", "register", "requires", "return", "short", "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "true", "try", "typedef", "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "while", "xor"]
 )
 
 
@@ -100,9 +97,7 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def render(
-    plan: Plan, packs: Mapping[str, PackReport], build_id: str
-) -> dict[str, str]:
+def render(plan: Plan, packs: Mapping[str, PackReport], build_id: str) -> dict[str, str]:
     """The generated files by name."""
     for kernel in plan.kernels.values():
         _check_enumerators(kernel)

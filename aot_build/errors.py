@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,15 @@ class SpecError(BuildError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in problems))
+
+
+@contextmanager
+def collecting(problems: list[Problem]) -> Iterator[None]:
+    """Add a SpecError's problems to the list instead of raising it, to find those of other files too."""
+    try:
+        yield
+    except SpecError as error:
+        problems += error.problems
 
 
 def format_value(value: Any) -> str:

@@ -57,10 +57,11 @@ class Batch(BaseModel):
 def make_job(kernel: KernelPlan, variant: Variant, arch: str) -> Job:
     """The job of one variant on one arch."""
     build = variant.builds[arch]
-    values = {**{axis.upper(): value for axis, value in variant.axes.items()}, **build.kernel_constants}
-    constexprs = {
-        name: values[name] for name, type_ in variant.signature if type_ == "constexpr"
+    values = {
+        **{axis.upper(): value for axis, value in variant.axes.items()},
+        **build.kernel_constants,
     }
+    constexprs = {name: values[name] for name, type_ in variant.signature if type_ == "constexpr"}
     ingredients = {
         "version": KEY_VERSION,
         "source": kernel.source_sha256,

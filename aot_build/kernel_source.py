@@ -46,9 +46,7 @@ def kernel_parameters(path: Path, function: str) -> list[KernelParameter]:
     Raises:
         SpecError: the file or the function is missing, is not jitted, or has parameters that are not plain.
     """
-    functions = {
-        node.name: node for node in _parse(path).body if isinstance(node, ast.FunctionDef)
-    }
+    functions = {node.name: node for node in _parse(path).body if isinstance(node, ast.FunctionDef)}
     jitted = [
         name
         for name, node in functions.items()
@@ -92,7 +90,9 @@ def _imported_modules(tree: ast.Module, package: str) -> list[str]:
 def _files_of_module(specs_dir: Path, module: str) -> list[Path]:
     """The file of a module and those of its parent packages, as far as they exist."""
     parts = module.split(".")
-    files = [specs_dir.joinpath(*parts[:count], "__init__.py") for count in range(1, len(parts) + 1)]
+    files = [
+        specs_dir.joinpath(*parts[:count], "__init__.py") for count in range(1, len(parts) + 1)
+    ]
     files.append(specs_dir.joinpath(*parts).with_suffix(".py"))
     return [file for file in files if file.is_file()]
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import io
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ninja.ninja_syntax import Writer
+from ninja.ninja_syntax import escape, escape_path
 
 from .archs import ARCHS
 from .checksums import CHECKSUMS_FILE, WORK_FOLDER
 from .emit import HEADER_FILE, SOURCE_FILE
 from .jobs import Batch
 from .plan import Plan
+
+# Every stage leaves a file whose content stays untouched; restat then spares what depends on it.
+RULE = """\
+rule stage
+  command = $command
+  description = $stage
+  restat = 1
+"""
 
 
 @dataclass(frozen=True)
@@ -88,104 +95,102 @@ class Places:
         return self.work / f"{arch}.json"
 
 
-def _command(stage: str, *arguments: str | Path) -> str:
-    """A stage's command line; ``$in`` and ``$out`` are ninja's."""
-    words = [
-        word if word in {"$in", "$out", "$arch"} else shlex.quote(word).replace("$", "$$")
-        for word in map(str, [sys.executable, "-m", "aot_build.stages", stage, *arguments])
-    ]
-    return " ".join(words)
+@dataclass(frozen=True)
+class Edge:
+    """One step: a stage with its options, the files it makes, and those it is made from."""
 
+    stage: str
+    label: str
+    options: dict[str, Path | str]
+    outputs: Sequence[Path]
+    inputs: Sequence[Path]
+    implicit: Sequence[Path] = ()
 
-def ninja_file(plan: Plan, batches: Sequence[Batch], places: Places, *, operators: bool) -> str:
-    """The text of the ninja file; every rule may leave its outputs untouched (``restat``)."""
-    text = io.StringIO()
-    writer = Writer(text, width=1000)
-
-    def edge(
-        stage: str,
-        command: str,
-        outputs: Sequence[Path],
-        inputs: Sequence[Path],
-        implicit: Sequence[Path] = (),
-        description: str = "",
-        **variables: str,
-    ) -> None:
-        rule = f"{stage}_{len(rules)}" if stage in rules else stage
-        rules.add(rule)
-        writer.rule(rule, command, description=description or stage, restat=True)
-        writer.build(
-            list(map(str, outputs)),
-            rule,
-            list(map(str, inputs)),
-            implicit=list(map(str, implicit)),
-            variables=variables,
+    def text(self) -> str:
+        """The step as ninja reads it; the inputs follow the options on the command line."""
+        words = [sys.executable, "-m", "aot_build.stages", self.stage]
+        for name, value in self.options.items():
+            words += [f"--{name}", str(value)]
+        command = escape(shlex.join([*words, *map(str, self.inputs)]))
+        outputs, inputs, implicit = (
+            " ".join(escape_path(str(path)) for path in paths)
+            for paths in (self.outputs, self.inputs, self.implicit)
+        )
+        return (
+            f"build {outputs}: stage {inputs} | {implicit}\n"
+            f"  command = {command}\n"
+            f"  stage = {self.label}\n"
         )
 
-    rules: set[str] = set()
-    tool = [places.tool_hashes]
-    writer.variable("builddir", str(places.work))
-    compile_command = _command(
-        "compile", "--batch", "$in", "--specs", places.specs, "--cache", places.cache, "--results", "$out"
-    )
-    writer.rule("compile", compile_command, description="compile $batch", restat=True)
-    rules.add("compile")
+
+def make_edges(
+    plan: Plan, batches: Sequence[Batch], places: Places, *, operators: bool
+) -> Iterator[Edge]:
+    """All steps of a build."""
+    tool = places.tool_hashes
     for batch in batches:
-        writer.build(
-            str(places.results(batch)),
+        yield Edge(
             "compile",
-            str(places.batch(batch)),
-            variables={"batch": batch.name},
+            f"compile {batch.name}",
+            {"specs": places.specs, "cache": places.cache, "out": places.results(batch)},
+            outputs=[places.results(batch)],
+            inputs=[places.batch(batch)],
         )
     reports = [places.pack_report(arch) for arch in plan.archs]
-    for arch in plan.archs:
-        out, report = places.pack(arch), places.pack_report(arch)
-        edge(
+    for arch, report in zip(plan.archs, reports, strict=True):
+        pack = places.pack(arch)
+        yield Edge(
             "pack",
-            _command(
-                "pack", "--plan", places.plan, "--arch", arch, "--cache", places.cache,
-                "--out", out, "--report", report, "--results", "$in",
-            ),
-            [out, report],
-            [places.results(batch) for batch in batches if batch.arch == arch],
-            [places.plan, *tool],
             f"pack {arch}",
-        )  # fmt: skip
-    edge(
+            {
+                "plan": places.plan,
+                "arch": arch,
+                "cache": places.cache,
+                "out": pack,
+                "report": report,
+            },
+            outputs=[pack, report],
+            inputs=[places.results(batch) for batch in batches if batch.arch == arch],
+            implicit=[places.plan, tool],
+        )
+    yield Edge(
         "manifest",
-        _command("manifest", "--plan", places.plan, "--out", "$out", "--reports", "$in"),
-        [places.manifest],
-        reports,
-        [places.plan, *tool],
+        "manifest",
+        {"plan": places.plan, "out": places.manifest},
+        outputs=[places.manifest],
+        inputs=reports,
+        implicit=[places.plan, tool],
     )
     sources = [places.generated / HEADER_FILE, places.generated / SOURCE_FILE]
-    edge(
+    yield Edge(
         "emit",
-        _command(
-            "emit", "--plan", places.plan, "--manifest", places.manifest,
-            "--out", places.generated, "--reports", "$in",
-        ),
-        sources,
-        reports,
-        [places.plan, places.manifest, *tool],
-    )  # fmt: skip
+        "emit",
+        {"plan": places.plan, "manifest": places.manifest, "out": places.generated},
+        outputs=sources,
+        inputs=reports,
+        implicit=[places.plan, places.manifest, tool],
+    )
     finished = [places.plan, places.manifest, *map(places.pack, plan.archs), *sources]
     if operators:
-        edge(
+        yield Edge(
             "operators",
-            _command(
-                "operators", "--specs", places.specs, "--out", places.generated, "--stamp", "$out"
-            ),
-            [places.operators_stamp],
-            [places.specs_hashes],
-            tool,
+            "operators",
+            {"specs": places.specs, "out": places.generated, "stamp": places.operators_stamp},
+            outputs=[places.operators_stamp],
+            inputs=[],
+            implicit=[places.specs_hashes, tool],
         )
         finished.append(places.operators_stamp)
-    edge(
+    yield Edge(
         "seal",
-        _command("seal", "--folder", places.out),
-        [places.checksums],
-        finished,
-        tool,
+        "seal",
+        {"folder": places.out},
+        outputs=[places.checksums],
+        inputs=[],
+        implicit=[*finished, tool],
     )
-    return text.getvalue()
+
+
+def ninja_file(edges: Iterator[Edge], work: Path) -> str:
+    """The text of the ninja file; ninja keeps its log in ``work``."""
+    return "\n".join([f"builddir = {escape(str(work))}", RULE, *(edge.text() for edge in edges)])

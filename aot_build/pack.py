@@ -52,11 +52,6 @@ class PackReport(BaseModel):
     records: dict[str, CubinRecord]
     global_load_bytes: dict[str, dict[str, int]]
 
-    @classmethod
-    def read(cls, path: Path) -> PackReport:
-        """Read a report."""
-        return cls.model_validate_json(path.read_bytes())
-
     def blob_of(self, variant: str) -> int:
         """The index of a variant's cubin, -1 when it was not built."""
         record = self.records.get(variant)
@@ -107,9 +102,13 @@ def decode_index(data: bytes) -> PackIndex:
         if offset < end or offset + size > file_size:
             raise BuildError(f"blob {sha256.hex()} lies outside the pack")
         entries.append((sha256.hex(), offset, size))
-    return PackIndex(
-        arch.rstrip(b"\0").decode(), file_size, entries, sha256_hex(data[:end])
-    )
+    return PackIndex(arch.rstrip(b"\0").decode(), file_size, entries, sha256_hex(data[:end]))
+
+
+def read_reports(paths: Sequence[Path]) -> dict[str, PackReport]:
+    """The reports of all packs by arch."""
+    reports = [PackReport.model_validate_json(path.read_bytes()) for path in paths]
+    return {report.arch: report for report in reports}
 
 
 def read_results(paths: Sequence[Path]) -> dict[str, CubinRecord]:

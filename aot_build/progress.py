@@ -1,8 +1,7 @@
-"""Progress of a build: compile processes append lines to a file, the build reads and shows them."""
+"""Showing the progress of a build, from what compile processes append to their log."""
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from types import TracebackType
@@ -19,31 +18,6 @@ from rich.progress import (
 )
 
 SECONDS_BETWEEN_LINES = 10.0
-
-
-class ProgressLog:
-    """Where a compile process reports; without a path nobody listens."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-
-    def done(self, variant: str, *, cached: bool) -> None:
-        """One more variant is in the cache."""
-        self._append("cached" if cached else "compiled", variant)
-
-    def failed(self, variant: str) -> None:
-        """One more variant failed."""
-        self._append("failed", variant)
-
-    def _append(self, event: str, variant: str) -> None:
-        if self.path is None:
-            return
-        # One small write to a file opened for appending: lines of several processes do not mix.
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(descriptor, f"{event} {variant}\n".encode())
-        finally:
-            os.close(descriptor)
 
 
 class ProgressView:
@@ -71,11 +45,10 @@ class ProgressView:
             )
             self._task = self._progress.add_task("compile", total=total)
 
-    def __enter__(self) -> ProgressView:
+    def __enter__(self) -> None:
         self.log.unlink(missing_ok=True)
         if self._progress:
             self._progress.start()
-        return self
 
     def __exit__(
         self,
@@ -101,6 +74,8 @@ class ProgressView:
         if self._progress:
             failed = f", {self.counts['failed']} failed" if self.counts["failed"] else ""
             description = f"compile ({self.counts['cached']} cached{failed})"
+            if self.finished == self.total:
+                description = "check and pack"
             self._progress.update(self._task, completed=self.finished, description=description)
         elif (
             self.finished != self._shown

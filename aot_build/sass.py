@@ -40,7 +40,8 @@ def count_loads(listing: str, starts: Sequence[int]) -> list[dict[str, int]]:
         section = bisect.bisect_right(starts, int(match.group(1), 16)) - 1
         counters[section][load_bytes(match.group(2))] += 1
     return [
-        {str(width): counter[width] for width in sorted(counter, reverse=True)} for counter in counters
+        {str(width): counter[width] for width in sorted(counter, reverse=True)}
+        for counter in counters
     ]
 
 

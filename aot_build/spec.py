@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from .archs import ARCHS
 from .conditions import AxisValue, Value, When
-from .errors import Problem, SpecError, format_names, format_value
+from .errors import Problem, SpecError, collecting, format_names, format_value
 from .spec_check import check_spec
 
 if sys.version_info >= (3, 11):
@@ -220,11 +220,11 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 
 
 def _value_at(document: Any, location: tuple[int | str, ...]) -> Any:
-    for part in location:
-        try:
+    try:
+        for part in location:
             document = document[part]
-        except (KeyError, IndexError, TypeError):
-            return None
+    except (KeyError, IndexError, TypeError):
+        return None
     return document
 
 
@@ -275,10 +275,8 @@ def load_specs(specs_dir: Path) -> dict[str, Spec]:
     specs = {}
     problems: list[Problem] = []
     for folder in folders:
-        try:
+        with collecting(problems):
             specs[folder.name] = load_spec(folder)
-        except SpecError as error:
-            problems += error.problems
     if problems:
         raise SpecError(problems)
     return specs

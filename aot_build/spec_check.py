@@ -56,7 +56,9 @@ def _check_names(spec: Spec, file: str, folder: Path) -> Iterator[Problem]:
         )
     for axis in spec.axes:
         if axis == ARCH_AXIS or not axis.isidentifier() or axis != axis.lower():
-            yield Problem(file, f"axes.{axis}", None, "not a name for an axis", "lower_case, not arch")
+            yield Problem(
+                file, f"axes.{axis}", None, "not a name for an axis", "lower_case, not arch"
+            )
     names = [param.name for param in spec.params]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -90,9 +92,13 @@ def _check_conditions(spec: Spec, file: str) -> Iterator[Problem]:
             yield from _check_axis_values(file, f"{key}.{axis}", axis, wanted, known)
     for index, exclude in enumerate(spec.exclude):
         for axis, value in exclude.use.items():
-            yield from _check_axis_values(file, f"exclude[{index}].use.{axis}", axis, (value,), axes)
+            yield from _check_axis_values(
+                file, f"exclude[{index}].use.{axis}", axis, (value,), axes
+            )
     if FULL_PROFILE in spec.profiles:
-        yield Problem(file, f"profiles.{FULL_PROFILE}", None, "full is every variant and needs no rules")
+        yield Problem(
+            file, f"profiles.{FULL_PROFILE}", None, "full is every variant and needs no rules"
+        )
 
 
 def _check_axis_values(
@@ -121,9 +127,7 @@ def _check_types(spec: Spec, file: str) -> Iterator[Problem]:
                 file, key, param.type, f"unknown axis {unknown[0]}", format_names(spec.axes)
             )
         elif axes and not param.type.startswith("*"):
-            yield Problem(
-                file, key, param.type, "a scalar's type may not depend on an axis", types
-            )
+            yield Problem(file, key, param.type, "a scalar's type may not depend on an axis", types)
         else:
             for expanded in _expansions(param.type, axes, spec):
                 if not is_type(expanded):
@@ -216,9 +220,7 @@ def _check_constexprs(spec: Spec, file: str, constexprs: list[str]) -> Iterator[
             )
     in_types = {axis for param in spec.params for axis in axes_in_type(param.type)}
     in_rules = {axis for rule in spec.tuning.rules for axis in rule.when}
-    in_hints = {
-        axis for param in spec.params for hint in param.divisible_by for axis in hint.when
-    }
+    in_hints = {axis for param in spec.params for hint in param.divisible_by for axis in hint.when}
     for axis in spec.axes:
         if axis.upper() not in constexprs and axis not in in_types | in_rules | in_hints:
             yield Problem(

@@ -1,4 +1,4 @@
-"""The stages as commands, for ninja: ``python -m aot_build.stages <stage> ...``.
+"""The stages as commands, for ninja: ``python -m aot_build.stages <stage> --option value ... inputs``.
 
 Problems are printed as blocks that start with "error: ", which the build picks out of ninja's output.
 """
@@ -10,7 +10,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import BuildError
@@ -19,18 +20,20 @@ PROGRESS_VARIABLE = "AOT_BUILD_PROGRESS"
 ERROR_PREFIX = "error: "
 
 
+# Each stage imports what it needs: a process that finds everything in the cache should cost little.
 def _compile(arguments: argparse.Namespace) -> None:
     from .cache import CubinCache
     from .compile import compile_batch
     from .jobs import Batch
-    from .progress import ProgressLog
+    from .progress_log import ProgressLog
 
     progress = os.environ.get(PROGRESS_VARIABLE)
+    (batch,) = arguments.inputs
     compile_batch(
-        Batch.read(arguments.batch),
+        Batch.read(batch),
         arguments.specs,
         CubinCache(arguments.cache),
-        arguments.results,
+        arguments.out,
         ProgressLog(Path(progress) if progress else None),
     )
 
@@ -42,8 +45,8 @@ def _pack(arguments: argparse.Namespace) -> None:
 
     pack_arch(
         Plan.read(arguments.plan),
-        arguments.arch,
-        arguments.results,
+        str(arguments.arch),
+        arguments.inputs,
         CubinCache(arguments.cache),
         arguments.out,
         arguments.report,
@@ -52,28 +55,19 @@ def _pack(arguments: argparse.Namespace) -> None:
 
 def _manifest(arguments: argparse.Namespace) -> None:
     from .manifest import write_manifest
-    from .pack import PackReport
+    from .pack import read_reports
     from .plan import Plan
 
-    reports = [PackReport.read(path) for path in arguments.reports]
-    write_manifest(
-        Plan.read(arguments.plan), {report.arch: report for report in reports}, arguments.out
-    )
+    write_manifest(Plan.read(arguments.plan), read_reports(arguments.inputs), arguments.out)
 
 
 def _emit(arguments: argparse.Namespace) -> None:
     from .emit import emit
-    from .pack import PackReport
+    from .pack import read_reports
     from .plan import Plan
 
-    reports = [PackReport.read(path) for path in arguments.reports]
     build_id = json.loads(arguments.manifest.read_bytes())["build_id"]
-    emit(
-        Plan.read(arguments.plan),
-        {report.arch: report for report in reports},
-        build_id,
-        arguments.out,
-    )
+    emit(Plan.read(arguments.plan), read_reports(arguments.inputs), build_id, arguments.out)
 
 
 def _operators(arguments: argparse.Namespace) -> None:
@@ -95,37 +89,33 @@ def _seal(arguments: argparse.Namespace) -> None:
     seal(arguments.folder)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="aot_build.stages")
-    stages = parser.add_subparsers(required=True)
+@dataclass(frozen=True)
+class Stage:
+    """A stage's function and the options that it needs."""
 
-    def stage(name: str, run: object, **options: object) -> None:
-        command = stages.add_parser(name)
-        command.set_defaults(run=run)
-        for option, kind in options.items():
-            many = option in {"results", "reports"} and name != "compile"
-            command.add_argument(
-                f"--{option}",
-                type=kind,  # type: ignore[arg-type]
-                required=not many,
-                nargs="*" if many else None,
-                default=[] if many else None,
-            )
+    run: Callable[[argparse.Namespace], None]
+    options: tuple[str, ...]
 
-    stage("compile", _compile, batch=Path, specs=Path, cache=Path, results=Path)
-    stage("pack", _pack, plan=Path, arch=str, cache=Path, out=Path, report=Path, results=Path)
-    stage("manifest", _manifest, plan=Path, out=Path, reports=Path)
-    stage("emit", _emit, plan=Path, manifest=Path, out=Path, reports=Path)
-    stage("operators", _operators, specs=Path, out=Path, stamp=Path)
-    stage("seal", _seal, folder=Path)
-    return parser
+
+STAGES = {
+    "compile": Stage(_compile, ("specs", "cache", "out")),
+    "pack": Stage(_pack, ("plan", "arch", "cache", "out", "report")),
+    "manifest": Stage(_manifest, ("plan", "out")),
+    "emit": Stage(_emit, ("plan", "manifest", "out")),
+    "operators": Stage(_operators, ("specs", "out", "stamp")),
+    "seal": Stage(_seal, ("folder",)),
+}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one stage; 1 and a list of errors when it cannot be done."""
-    parsed = _parser().parse_args(arguments)
+    stage = STAGES[arguments[0]]
+    parser = argparse.ArgumentParser(prog=f"aot_build.stages {arguments[0]}")
+    for option in stage.options:
+        parser.add_argument(f"--{option}", type=Path, required=True)
+    parser.add_argument("inputs", nargs="*", type=Path)
     try:
-        parsed.run(parsed)
+        stage.run(parser.parse_args(arguments[1:]))
     except BuildError as error:
         for line in str(error).splitlines():
             print(line if line.startswith(" ") else f"{ERROR_PREFIX}{line}", file=sys.stderr)  # noqa: T201

@@ -84,6 +84,4 @@ def print_build(result: BuildResult, console: Console) -> None:
 
 
 def _variants(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        variant for kernel in manifest["kernels"].values() for variant in kernel["variants"]
-    ]
+    return [variant for kernel in manifest["kernels"].values() for variant in kernel["variants"]]

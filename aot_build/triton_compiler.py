@@ -32,7 +32,10 @@ def triton_environment(arch: Arch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="aot_build-triton-") as folder:
         # Inherited settings of Triton or ptxas would change cubins without changing their keys.
         for name in list(os.environ):
-            if name.startswith(("TRITON_", "PTXAS_", "MLIR_", "LLVM_")) or name == "DISABLE_PTXAS_OPT":
+            if (
+                name.startswith(("TRITON_", "PTXAS_", "MLIR_", "LLVM_"))
+                or name == "DISABLE_PTXAS_OPT"
+            ):
                 del os.environ[name]
         os.environ["TRITON_PTXAS_BLACKWELL_PATH"] = str(tool(arch.ptxas))
         os.environ["TRITON_PTXAS_PATH"] = str(tool(arch.ptxas))
@@ -53,7 +56,9 @@ class BatchCompiler:
         self.function = load_function(specs_dir, batch.kernel, batch.function)
         # The keys were made from the sources that the plan saw.
         if source_sha256(specs_dir, batch.kernel) != batch.source_sha256:
-            raise BuildError(f"the sources of {batch.kernel} changed during the build: run it again")
+            raise BuildError(
+                f"the sources of {batch.kernel} changed during the build: run it again"
+            )
 
     def compile(self, job: Job) -> tuple[CubinRecord, bytes]:
         """Compile one variant.

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from aot_build.plan import KernelPlan, cell_number, make_plan
+from aot_build.plan import KernelPlan, cell_number
+from aot_build.planner import make_plan
 
 SPECS = Path(__file__).resolve().parents[2] / "kernel_specs"
 

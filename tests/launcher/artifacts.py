@@ -13,7 +13,8 @@ from aot_build.cubin import CubinParam, CubinRecord
 from aot_build.emit import emit
 from aot_build.files import write_if_changed
 from aot_build.pack import PackReport, encode_pack
-from aot_build.plan import KernelPlan, Plan, Variant, make_plan
+from aot_build.plan import KernelPlan, Plan, Variant
+from aot_build.planner import make_plan
 
 SPECS = Path(__file__).resolve().parents[2] / "kernel_specs"
 ARCHS = ["sm90", "sm100"]
