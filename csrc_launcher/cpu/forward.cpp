@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "core/error.h"
@@ -184,7 +185,6 @@ void choose_output(const ForwardRequest& request, const Layout& layout, int64_t 
 }  // namespace
 
 void forward(const ForwardRequest& request, const Layout& layout, int64_t output_numel) {
-  if (request.total_bags == 0) return;
   switch (request.weight_dtype) {
     case Dtype::kFloat32:
       return choose_output<float>(request, layout, output_numel);

@@ -1,6 +1,7 @@
 #include "ops/check_bounds.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "core/launcher.h"

@@ -1,6 +1,7 @@
 #include "ops/forward.h"
 
 #include <limits>
+#include <utility>
 
 #include "core/launcher.h"
 #include "core/layout.h"
@@ -55,6 +56,11 @@ void forward(StableIValue* stack, uint64_t argument_count, uint64_t /*result_cou
                                               where.device_kind, where.device_index)
                                : empty_tensor({in.batch_size, in.output_width}, output_dtype,
                                               where.device_kind, where.device_index);
+
+  if (in.total_bags == 0) {
+    return_tensor(&stack[0], std::move(output));
+    return;
+  }
 
   ForwardRequest request;
   request.weight_dtype = to_planner(in.weights.dtype);
