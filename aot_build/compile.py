@@ -107,7 +107,8 @@ def _run_child(
         outcomes: list[Outcome] = []
         with contextlib.suppress(EOFError):
             while True:
-                outcome = Outcome(jobs[len(outcomes)], receiver.recv())
+                error = receiver.recv()
+                outcome = Outcome(jobs[len(outcomes)], error)
                 outcomes.append(outcome)
                 if outcome.error:
                     progress.failed(outcome.job.variant)
