@@ -12,14 +12,19 @@ Nothing of CUDA is needed: the driver is found at run time.
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+import ninja
+from ninja.ninja_syntax import Writer, escape
 
 from .errors import BuildError
 from .files import write_if_changed
@@ -29,6 +34,9 @@ LIBRARY = "libtbe_aot.so"
 MODULE = "_launcher"
 # Which functions of LibTorch's stable ABI exist is decided by this: 2.10, the least torch that the wheel accepts.
 TORCH_TARGET_VERSION = 0x020A_0000_0000_0000
+
+# The folders of csrc_launcher whose sources include torch.
+TORCH_FOLDERS = ("ops", "cpu")
 
 COMPILE_FLAGS = (
     "-std=c++17",
@@ -100,45 +108,9 @@ def installed_torch() -> Path:
     return Path(found.origin).parent
 
 
-def _escape(text: str) -> str:
-    return text.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
-
-
-def _paths(paths: Iterable[Path]) -> str:
-    return " ".join(_escape(str(path)) for path in paths)
-
-
 def _shell(arguments: Iterable[str]) -> str:
     """Arguments for a ninja variable that a shell reads."""
-    return " ".join("'" + argument.replace("$", "$$") + "'" for argument in arguments)
-
-
-class _NinjaFile:
-    """The lines of a build.ninja."""
-
-    def __init__(self) -> None:
-        self.lines = ["ninja_required_version = 1.8"]
-
-    def rule(self, name: str, **values: str) -> None:
-        self.lines += ["", f"rule {name}"]
-        self.lines += [f"  {key} = {value}" for key, value in values.items()]
-
-    def edge(
-        self,
-        output: Path,
-        rule: str,
-        inputs: Iterable[Path],
-        *,
-        implicit: Sequence[Path] = (),
-        **values: str,
-    ) -> Path:
-        waits = f" | {_paths(implicit)}" if implicit else ""
-        self.lines += ["", f"build {_paths([output])}: {rule} {_paths(inputs)}{waits}"]
-        self.lines += [f"  {key} = {value}" for key, value in values.items()]
-        return output
-
-    def data(self) -> bytes:
-        return ("\n".join(self.lines) + "\n").encode()
+    return escape(shlex.join(arguments))
 
 
 def _sources(*folders: str) -> list[Path]:
@@ -165,8 +137,6 @@ def build(
     Raises:
         BuildError: something is missing, or a compilation failed.
     """
-    from ninja import BIN_DIR
-
     artifacts = artifacts.resolve()
     build_dir = build_dir.resolve()
     interpreter = Interpreter.ask(Path(sys.executable) if python is None else python)
@@ -177,8 +147,8 @@ def build(
     )
     text = _ninja_file(artifacts, build_dir, torch, interpreter, result)
     write_if_changed(build_dir / "exports.map", EXPORTS.encode())
-    write_if_changed(build_dir / "build.ninja", text)
-    command = [str(Path(BIN_DIR, "ninja")), "-C", str(build_dir), "--quiet"]
+    write_if_changed(build_dir / "build.ninja", text.encode())
+    command = [str(Path(ninja.BIN_DIR, "ninja")), "-C", str(build_dir), "--quiet"]
     if jobs is not None:
         command.append(f"-j{jobs}")
     finished = subprocess.run(
@@ -195,7 +165,7 @@ def _ninja_file(
     torch: Path | None,
     interpreter: Interpreter,
     result: NativeBuild,
-) -> bytes:
+) -> str:
     import pybind11
 
     generated = artifacts / "generated"
@@ -217,7 +187,7 @@ def _ninja_file(
             raise BuildError(
                 f"{torch}: no torch package with the stable ABI's headers (torch >= 2.10)"
             )
-        folders += ["ops", "cpu"]
+        folders += TORCH_FOLDERS
         roots[torch] = "torch"
         torch_flags = [
             f"-isystem{torch / 'include'}",
@@ -231,55 +201,54 @@ def _ninja_file(
         *(f"-ffile-prefix-map={old}={new}" for old, new in roots.items()),
     ]
 
-    ninja = _NinjaFile()
+    text = io.StringIO()
+    writer = Writer(text)
     compiler = os.environ.get("CXX", "g++")
-    ninja.rule(
+    writer.rule(
         "compile",
         command=f"{compiler} $flags -MMD -MF $out.d -c $in -o $out",
         depfile="$out.d",
         deps="gcc",
-        description="compile $in",
     )
-    ninja.rule(
-        "link",
-        command=f"{compiler} -shared $in $flags -o $out",
-        description="link $out",
-    )
-    ninja.rule("copy", command="cp $in $out", description="copy $in")
+    writer.rule("link", command=f"{compiler} -shared $in $flags -o $out")
+    writer.rule("copy", command="cp $in $out")
 
-    objects = []
-    for source in [*_sources(*folders), *sorted(generated.glob("*.cpp"))]:
-        needs_torch = source.parent.name in {"ops", "cpu"}
-        flags = [*common, *torch_flags] if needs_torch else common
+    def compile_source(source: Path, flags: list[str]) -> str:
         target = build_dir / "obj" / source.parent.name / f"{source.stem}.o"
-        objects.append(ninja.edge(target, "compile", [source], flags=_shell(flags)))
+        variables = {"flags": _shell(flags)}
+        writer.build(str(target), "compile", str(source), variables=variables)
+        return str(target)
+
+    objects = [
+        compile_source(
+            source, [*common, *torch_flags] if source.parent.name in TORCH_FOLDERS else common
+        )
+        for source in [*_sources(*folders), *sorted(generated.glob("*.cpp"))]
+    ]
     exports = build_dir / "exports.map"
-    ninja.edge(
-        result.library,
+    library_flags = [
+        f"-Wl,--version-script={exports}",
+        f"-Wl,-soname,{LIBRARY}",
+        "-Wl,-z,defs",
+        *link_flags,
+        "-ldl",
+    ]
+    writer.build(
+        str(result.library),
         "link",
         objects,
-        implicit=[exports],
-        flags=_shell(
-            [
-                f"-Wl,--version-script={exports}",
-                f"-Wl,-soname,{LIBRARY}",
-                "-Wl,-z,defs",
-                *link_flags,
-                "-ldl",
-            ]
-        ),
+        implicit=[str(exports)],
+        variables={"flags": _shell(library_flags)},
     )
-    for source in _sources("python"):
-        target = build_dir / "obj" / "python" / f"{source.stem}.o"
-        flags = [*common, f"-isystem{interpreter.include}", f"-isystem{pybind11.get_include()}"]
-        ninja.edge(target, "compile", [source], flags=_shell(flags))
-        ninja.edge(
-            result.module,
-            "link",
-            [target],
-            implicit=[result.library],
-            flags=_shell([f"-L{result.library.parent}", "-ltbe_aot", "-Wl,-rpath,$ORIGIN/lib"]),
-        )
+    python_flags = [f"-isystem{interpreter.include}", f"-isystem{pybind11.get_include()}"]
+    module_flags = [f"-L{result.library.parent}", "-ltbe_aot", "-Wl,-rpath,$ORIGIN/lib"]
+    writer.build(
+        str(result.module),
+        "link",
+        [compile_source(source, [*common, *python_flags]) for source in _sources("python")],
+        implicit=[str(result.library)],
+        variables={"flags": _shell(module_flags)},
+    )
     for artifact in [*packs, manifest]:
-        ninja.edge(result.library.parent / artifact.name, "copy", [artifact])
-    return ninja.data()
+        writer.build(str(result.library.parent / artifact.name), "copy", str(artifact))
+    return text.getvalue()
