@@ -75,6 +75,8 @@ def forward(
     console = Console()
     console.print(Markdown(markdown(results, chart=None)))
     console.print(f"written: {path}")
+    if results.errors:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+import tbe_aot
 from benchmarks import peer as fbgemm
 from benchmarks.cases import CASES, Case, Inputs, forward_bytes, make_inputs, mean_volume
 from benchmarks.ours import Lookup, build_info, make_weights
@@ -87,7 +88,8 @@ def run(options: Options, path: Path) -> Results:
         for case in options.cases:
             for row in _forward_rows(options, case, results):
                 progress.update(task, advance=1, description=f"case {case.name}")
-                results.forward.append(row)
+                if row is not None:
+                    results.forward.append(row)
             results.write(path)
         progress.update(task, description="host")
         results.host = _host_rows(options.device)
@@ -102,27 +104,31 @@ def run(options: Options, path: Path) -> Results:
     return results
 
 
-def _forward_rows(options: Options, case: Case, results: Results) -> Iterator[ForwardRow]:
-    """One row per (index dtype, weighted, output dtype); bounds rows and errors go to ``results``."""
+def _forward_rows(options: Options, case: Case, results: Results) -> Iterator[ForwardRow | None]:
+    """One row per (index dtype, weighted, output dtype), None where it failed.
+
+    Errors and the bounds rows of the case go to ``results``.
+    """
     sets = [make_inputs(case, 1000 + 17 * s, options.device) for s in range(case.input_sets())]
     touched = mean_volume(case, sets)
     weights = make_weights(case, options.device)
     lookup = Lookup(case, weights)
     for index_dtype in INDEX_DTYPES:
         drawn = [inputs.with_width(index_dtype) for inputs in sets]
-        peer = None
-        if options.peer_version is not None:
-            peer = fbgemm.Peer(case, weights, index_dtype)
+        peer = fbgemm.Peer(case, weights, index_dtype) if options.peer_version else None
         for weighted, output_dtype in itertools.product((False, True), OUTPUT_DTYPES):
             label = _label(case, index_dtype, weighted, output_dtype)
             calls = {"ours": lookup.forward(drawn, weighted=weighted, output_dtype=output_dtype)}
-            for name in fbgemm.IMPLEMENTATIONS if peer is not None else ():
-                assert peer is not None  # noqa: S101  mypy does not see the condition in the loop's header
-                call = peer.forward(name, drawn, weighted=weighted, output_dtype=output_dtype)
-                if _runs(call, f"{label} {name}", results):
-                    _agree(calls["ours"](0), call(0), f"{label} {name}")
-                    calls[name] = call
-            times = interleaved(calls, len(drawn), options.device, iterations=options.iterations)
+            try:
+                if peer is not None:
+                    calls |= _usable_peers(peer, calls["ours"](0), drawn, weighted, label, results)
+                times = interleaved(
+                    calls, len(drawn), options.device, iterations=options.iterations
+                )
+            except (AssertionError, RuntimeError) as error:
+                results.errors[label] = str(error)
+                yield None
+                continue
             least = forward_bytes(
                 case,
                 touched,
@@ -134,9 +140,35 @@ def _forward_rows(options: Options, case: Case, results: Results) -> Iterator[Fo
             yield ForwardRow(
                 case.name, weighted, _short(output_dtype), _short(index_dtype), least, times
             )
-        del peer
         if case.name in options.bounds_cases:
             results.bounds.append(_bounds_row(options, case, weights, lookup, drawn))
+
+
+def _usable_peers(
+    peer: fbgemm.Peer,
+    ours: torch.Tensor,
+    drawn: list[Inputs],
+    weighted: bool,
+    label: str,
+    results: Results,
+) -> dict[str, Callable[[int], torch.Tensor]]:
+    """The peer's forwards that take this configuration, once they agree with ours on input set 0.
+
+    Raises:
+        AssertionError: they do not; nothing is timed that does not compute the same.
+    """
+    usable = {}
+    for name in fbgemm.IMPLEMENTATIONS:
+        call = peer.forward(name, drawn, weighted=weighted, output_dtype=ours.dtype)
+        try:
+            theirs = call(0)
+        except (RuntimeError, TypeError, ValueError) as error:
+            results.peer_errors[f"{label} {name}"] = str(error).splitlines()[0]
+            continue
+        relative, absolute = _AGREEMENT[ours.dtype]
+        torch.testing.assert_close(ours, theirs.detach(), rtol=relative, atol=absolute)
+        usable[name] = call
+    return usable
 
 
 def _bounds_row(
@@ -184,7 +216,9 @@ def _first_call(device: torch.device, processes: int) -> FirstCall:
     """Fresh processes, each timing its own first forward."""
     root = Path(__file__).resolve().parents[1]
     command = [sys.executable, "-m", "benchmarks.first_call", str(device)]
-    environment = dict(os.environ, CUDA_DISABLE_PTX_JIT="1")
+    packages = Path(tbe_aot.__file__).resolve().parents[1]
+    path = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "CUDA_DISABLE_PTX_JIT": "1"}
     measured = []
     for _ in range(processes):
         output = subprocess.run(
@@ -197,24 +231,6 @@ def _first_call(device: torch.device, processes: int) -> FirstCall:
 
     return FirstCall(
         processes, median("import_ms"), median("first_call_ms"), median("later_call_ms")
-    )
-
-
-def _runs(call: Callable[[int], torch.Tensor], label: str, results: Results) -> bool:
-    """Whether the peer takes this configuration; what it says otherwise is recorded."""
-    try:
-        call(0)
-    except (RuntimeError, TypeError, ValueError) as error:
-        results.errors[label] = str(error).splitlines()[0][:300]
-        return False
-    return True
-
-
-def _agree(ours: torch.Tensor, theirs: torch.Tensor, label: str) -> None:
-    """Nothing is timed that does not compute the same."""
-    relative, absolute = _AGREEMENT[ours.dtype]
-    torch.testing.assert_close(
-        ours, theirs.detach(), rtol=relative, atol=absolute, msg=lambda text: f"{label}: {text}"
     )
 
 

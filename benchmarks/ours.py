@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 
 import tbe_aot
 from benchmarks.cases import Case, Inputs
+from tbe_aot import _launcher
 
 CheckedLookups = tuple[torch.Tensor, torch.Tensor]
 
@@ -31,11 +33,18 @@ def build_info() -> BuildInfo:
     manifest = json.loads((folder / "lib" / "manifest.json").read_text(encoding="utf-8"))
     files = sorted([*folder.glob("lib/*.pack"), *folder.glob("lib/*.so"), *folder.glob("*.so")])
     return BuildInfo(
-        tbe_aot.__version__,
+        _version(),
         manifest["profile"],
         manifest["build_id"],
         {path.name: path.stat().st_size for path in files},
     )
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("tbe-aot")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def make_weights(case: Case, device: torch.device) -> torch.Tensor:
@@ -46,12 +55,29 @@ def make_weights(case: Case, device: torch.device) -> torch.Tensor:
     return weights.uniform_(-0.1, 0.1, generator=generator)
 
 
+def _metadata(case: Case, device: torch.device) -> tuple[torch.Tensor, list[int]]:
+    """(features, layout) of tables without gaps, each looked up by the feature of its number."""
+    buckets = _launcher.buckets()
+    dims = case.feature_dims()
+    groups: dict[int, list[list[int]]] = {}
+    column = 0
+    for t, dim in enumerate(dims):
+        entry = [t, case.rows * column, dim, dim, case.rows, column, t, case.rows * t]
+        groups.setdefault(min(b for b in buckets if b >= dim), []).append(entry)
+        column += dim
+    layout = [1, len(dims), column, case.rows * column, case.rows * len(dims), case.rows]
+    for bucket in sorted(groups):
+        layout += [bucket, 1, len(groups[bucket])]
+    features = [entry for bucket in sorted(groups) for entry in groups[bucket]]
+    return torch.tensor(features, dtype=torch.int64, device=device), layout
+
+
 class Lookup:
     """Calls of the operators on one case's tables."""
 
     def __init__(self, case: Case, weights: torch.Tensor) -> None:
         self._weights = weights
-        self._features, self._layout = _metadata(case, weights)
+        self._features, self._layout = _metadata(case, weights.device)
 
     def forward(
         self, sets: list[Inputs], *, weighted: bool, output_dtype: torch.dtype

@@ -151,8 +151,9 @@ def markdown(results: Results, chart: str | None) -> str:
     if results.bounds:
         parts += [["### Bounds checking (`warning`)"], bounds_lines(results)]
     parts += [["### Host, first call, sizes"], other_lines(results)]
-    if results.errors:
-        failed = [f"- `{name}`: {text}" for name, text in results.errors.items()]
+    missing = results.errors | results.peer_errors
+    if missing:
+        failed = [f"- `{name}`: {text.splitlines()[0]}" for name, text in missing.items()]
         parts += [["### What could not be measured"], failed]
     return "\n\n".join("\n".join(part) for part in parts)
 

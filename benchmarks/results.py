@@ -88,7 +88,11 @@ class FirstCall:
 
 @dataclass
 class Results:
-    """A whole run."""
+    """A whole run.
+
+    ``errors`` are configurations that failed, or gave other numbers than the peer; ``peer_errors`` are those that an
+    implementation of the peer refused.
+    """
 
     name: str
     environment: Environment
@@ -100,6 +104,7 @@ class Results:
     first_call: FirstCall | None = None
     sizes: dict[str, int] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    peer_errors: dict[str, str] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""
@@ -132,6 +137,7 @@ class Results:
             first_call=FirstCall(**data["first_call"]) if data["first_call"] else None,
             sizes=data["sizes"],
             errors=data["errors"],
+            peer_errors=data["peer_errors"],
         )
 
 

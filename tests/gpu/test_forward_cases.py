@@ -285,12 +285,20 @@ def test_row_pitch_wider_than_the_row(cuda):
 
 
 def test_one_odd_table_does_not_demote_its_bucket(cuda):
-    """Features of one bucket are split by alignment; the output column counts, too."""
-    tables = make_tables((50, 60, 70), (128, 128, 127), torch.float16, cuda)
-    lookup = make_lookup(tables, (0, 1, 2), installed.buckets(), random_lengths(60, 40))
+    """Features of one bucket are split by alignment; the last one keeps the output's rows 16 bytes apart."""
+    tables = make_tables((50, 60, 70, 80), (128, 128, 127, 1), torch.float16, cuda)
+    lookup = make_lookup(tables, (0, 1, 2, 3), installed.buckets(), random_lengths(80, 40))
     assert_right(lookup)
     kinds = ["aligned" in name for name in installed.explain_forward(lookup)]
-    assert sorted(kinds) == [False, True]
+    assert sorted(kinds) == [False, False, True]
+
+
+def test_output_rows_that_are_not_16_bytes_apart(cuda):
+    """Every row is aligned but the output's: the generic variant runs."""
+    tables = make_tables((50, 70), (128, 127), torch.float16, cuda)
+    lookup = make_lookup(tables, (0, 1), installed.buckets(), random_lengths(80, 40))
+    assert_right(lookup)
+    assert not any("aligned" in name for name in installed.explain_forward(lookup))
 
 
 def test_non_contiguous_inputs(cuda):
