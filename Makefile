@@ -69,7 +69,7 @@ develop: $(MANIFEST) ## build the native parts into python/tbe_aot, so that the 
 	TBE_AOT_ARTIFACTS=$(CURDIR)/$(ARTIFACTS) $(BIN)/python setup.py --quiet build_ext --inplace
 
 demo: $(DIST)/.$(TAG) ## the MLPerf DLRM v2 tables, from the wheel in a clean environment (ci profile)
-	$(BIN)/python wheels/clean_env.py build/clean/$(TAG) $(WHEEL) --torch '$(TORCH)' -- python examples/dlrm_v2/demo.py
+	$(BIN)/python wheels/clean_env.py build/clean/$(TAG) $(WHEEL) --torch '$(TORCH)' -- python -m examples.dlrm_v2.demo
 
 test: $(VENV)/.dev develop ## every test that this machine can run, the wheel in a clean environment included
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -80,7 +80,7 @@ wheel: $(DIST)/.$(TAG) ## the wheel for this interpreter, in dist/ (full profile
 $(DIST)/.$(TAG): $(MANIFEST) $(SOURCES)
 	rm -rf build/lib.* build/bdist.* build/wheel/$(TAG) $(DIST)/*-$(TAG)-*.whl
 	TBE_AOT_ARTIFACTS=$(CURDIR)/$(ARTIFACTS) $(PIP) wheel --quiet . --no-build-isolation --no-deps -w build/wheel/$(TAG)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python wheels/repair.py build/wheel/$(TAG)/*.whl $(DIST)
+	$(BIN)/python wheels/repair.py build/wheel/$(TAG)/*.whl $(DIST)
 	touch $@
 
 audit: $(MANIFEST) ## variants, registers, loads and sizes, from the manifest (full profile)
@@ -103,7 +103,7 @@ sdist: $(VENV)/.build ## the sources as a package, in dist/
 
 matrix: $(MANIFEST) sdist ## wheels for every Python through cibuildwheel: wheels/README.md
 	$(PIP) install --quiet --group matrix
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python wheels/matrix.py dist/*.tar.gz $(ARTIFACTS) $(DIST)/wheelhouse --torch '$(TORCH)' $(BUILD)
+	$(BIN)/python wheels/matrix.py dist/*.tar.gz $(ARTIFACTS) $(DIST)/wheelhouse --torch '$(TORCH)' $(BUILD)
 
 clean: ## remove what was built; keep the cubin cache and the environments
 	rm -rf build/artifacts build/native build/lib* build/bdist* build/temp* build/wheel build/clean dist python/*.egg-info \

