@@ -20,9 +20,27 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def readable_json(value: Any) -> bytes:
-    """Indented JSON with sorted keys: the form that is stored."""
-    return (json.dumps(value, sort_keys=True, indent=1) + "\n").encode()
+def readable_json(value: Any, levels: int = 4) -> bytes:
+    """JSON with sorted keys: the form that is stored.
+
+    The outer ``levels`` are indented, what lies deeper stands on one line, so that a variant is a line of a manifest.
+    """
+    return (_render(value, levels, "\n") + "\n").encode()
+
+
+def _render(value: Any, levels: int, line_break: str) -> str:
+    parts = value.values() if isinstance(value, dict) else value
+    nested = isinstance(value, (dict, list)) and any(isinstance(p, (dict, list)) for p in parts)
+    if levels == 0 or not nested:
+        return json.dumps(value, sort_keys=True)
+    inner = line_break + " "
+    if isinstance(value, dict):
+        items = [
+            f"{json.dumps(key)}: {_render(value[key], levels - 1, inner)}" for key in sorted(value)
+        ]
+        return f"{{{inner}{f',{inner}'.join(items)}{line_break}}}"
+    items = [_render(item, levels - 1, inner) for item in value]
+    return f"[{inner}{f',{inner}'.join(items)}{line_break}]"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
