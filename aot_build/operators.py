@@ -8,7 +8,6 @@ the fakes) and ``dispatch_cells`` (what the plan has to serve).
 from __future__ import annotations
 
 import itertools
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -194,13 +193,17 @@ class _Checker:
                 unknown = [dtype for dtype in argument.dtypes if dtype not in DTYPES]
                 if unknown or not argument.dtypes:
                     self.report(f"{place}.dtypes", argument.dtypes, "wrong", format_names(DTYPES))
-                before = [a.name for a in seen.values() if a.is_tensor and a is not argument]
-                if argument.device_of and argument.device_of not in before:
+                others = [
+                    a.name
+                    for a in operator.arguments
+                    if a.is_tensor and not a.optional and a is not argument
+                ]
+                if argument.device_of and argument.device_of not in others:
                     self.report(
                         f"{place}.device_of",
                         argument.device_of,
-                        "no tensor before this one",
-                        format_names(before),
+                        "no other required tensor",
+                        format_names(others),
                     )
                 allowed = ("dtypes", "rank", "contiguous", "device_of", "gradient")
             elif argument.type in {"str", "ScalarType?"}:

@@ -97,8 +97,8 @@ void check_bounds(StableIValue* stack, uint64_t argument_count, uint64_t /*resul
   }
 
   const bool fatal = in.mode == "fatal";
-  const DeviceKind kind = in.indices.device_kind;
-  const int32_t device = in.indices.device_index;
+  const DeviceKind kind = in.features.device_kind;
+  const int32_t device = in.features.device_index;
   void* stream = kind == DeviceKind::kCuda ? current_cuda_stream(device) : nullptr;
   if (fatal && kind == DeviceKind::kCuda && is_capturing(device, stream)) {
     fail(kOperator, ": mode 'fatal' waits for the device, which a CUDA graph capture forbids; ",

@@ -7,7 +7,7 @@
 
 namespace tbe_aot {
 
-// Serves CPU and CUDA: the device of the indices decides.
+// Serves CPU and CUDA: the device of the features tensor decides.
 void check_bounds(StableIValue* stack, uint64_t argument_count, uint64_t result_count);
 
 }  // namespace tbe_aot

@@ -1,7 +1,36 @@
-"""Table batched embedding lookups for PyTorch, compiled ahead of time."""
+"""Table batched embedding lookups for PyTorch: Triton kernels, compiled ahead of time.
+
+Importing this package loads libtbe_aot.so, which registers ``torch.ops.tbe_aot.*``. Nothing is compiled here, and
+triton is not needed.
+"""
+
+from importlib.metadata import PackageNotFoundError, version
 
 from . import _library
 
 _library.load()
 
+# After the library: these register fakes of its operators.
 from . import operators  # noqa: E402
+from .features import FeatureMetadata, TableSpec, make_features  # noqa: E402
+from .inspection import Explanation, build_info, explain  # noqa: E402
+from .module import TableBatchedEmbeddingBags  # noqa: E402
+from .vbe import vbe_layout  # noqa: E402
+
+try:
+    __version__ = version("tbe-aot")
+except PackageNotFoundError:  # the tree itself, not installed
+    __version__ = "0+tree"
+
+__all__ = [
+    "Explanation",
+    "FeatureMetadata",
+    "TableBatchedEmbeddingBags",
+    "TableSpec",
+    "__version__",
+    "build_info",
+    "explain",
+    "make_features",
+    "operators",
+    "vbe_layout",
+]

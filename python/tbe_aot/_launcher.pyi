@@ -1,0 +1,251 @@
+# ruff: noqa: PYI021 - a native module has its documentation in its stub
+"""The launcher core: what this build holds, what is loaded, and how calls are planned.
+
+Pointers are addresses on the device that a plan will run on, 0 for an absent array; nothing here reads the memory
+behind them, except ``copy_to_host``. Errors of the driver, of packs and of the planner are RuntimeError, unknown
+names are ValueError.
+"""
+
+from collections.abc import Mapping, Sequence
+
+profile: str
+"""The profile of this build: which variants have a cubin."""
+build_id: str
+"""SHA-256 over everything that this build holds."""
+
+class Arch:
+    """A GPU architecture of this build."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def major(self) -> int: ...
+    @property
+    def minor(self) -> int: ...
+    @property
+    def pack_file(self) -> str: ...
+    @property
+    def index_sha256(self) -> str: ...
+
+class Blob:
+    """A cubin in a pack; offset and size in bytes."""
+
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+class Pack:
+    """The pack of one arch."""
+
+    @property
+    def arch(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def file_size(self) -> int: ...
+    @property
+    def blobs(self) -> list[Blob]: ...
+
+class Param:
+    """A kernel parameter and its place in the argument block, in bytes."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+class Kernel:
+    """A kernel: its axes with their labels, its parameters, the number of its variants."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def axes(self) -> dict[str, list[str]]: ...
+    @property
+    def params(self) -> list[Param]: ...
+    @property
+    def args_size(self) -> int: ...
+    @property
+    def variant_count(self) -> int: ...
+
+class Variant:
+    """A variant on one arch; ``blob`` is its cubin's place in the pack, None when this build lacks it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kernel(self) -> str: ...
+    @property
+    def arch(self) -> str: ...
+    @property
+    def entry(self) -> str: ...
+    @property
+    def blob(self) -> int | None: ...
+    @property
+    def num_warps(self) -> int: ...
+    @property
+    def shared_bytes(self) -> int: ...
+    @property
+    def constants(self) -> dict[str, int]: ...
+
+class Launch:
+    """A planned launch; ``args`` are the packed arguments, laid out as the kernel's params say."""
+
+    @property
+    def kernel(self) -> str: ...
+    @property
+    def variant(self) -> Variant: ...
+    @property
+    def grid(self) -> tuple[int, int, int]: ...
+    @property
+    def block(self) -> tuple[int, int, int]: ...
+    @property
+    def shared_bytes(self) -> int: ...
+    @property
+    def args(self) -> bytes: ...
+
+class Clear:
+    """Device memory that is set to zero before the first launch."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+
+class Plan:
+    """What a call launches, in order, and a sentence for each launch that says why."""
+
+    @property
+    def arch(self) -> str: ...
+    @property
+    def clear(self) -> Clear | None: ...
+    @property
+    def launches(self) -> list[Launch]: ...
+    @property
+    def reasons(self) -> list[str]: ...
+
+class Loaded:
+    """A variant that is loaded on a device."""
+
+    @property
+    def device(self) -> int: ...
+    @property
+    def variant(self) -> Variant: ...
+
+def archs() -> list[Arch]:
+    """The archs of this build."""
+
+def packs() -> list[Pack]:
+    """The packs of this build, opened and checked."""
+
+def verify() -> dict[str, int]:
+    """Check every cubin of every pack against its SHA-256; the number of cubins by arch."""
+
+def kernels() -> list[Kernel]:
+    """The kernels of this build."""
+
+def variants(kernel: str, arch: str) -> list[Variant]:
+    """All variants of a kernel on an arch, in this build or not; empty when the kernel is not made for the arch."""
+
+def buckets() -> list[int]:
+    """The buckets of the forward kernel, ascending; a feature belongs to the first that is not below its dim."""
+
+def plan_forward(
+    *,
+    arch: str,
+    layout: Sequence[int],
+    weight_dtype: str,
+    output_dtype: str = "fp32",
+    index_width: int = 64,
+    mean: bool = False,
+    output: int = 0,
+    weights: int = 0,
+    features: int = 0,
+    indices: int = 0,
+    offsets: int = 0,
+    per_sample_weights: int = 0,
+    vbe_bag_offsets: int = 0,
+    vbe_output_offsets: int = 0,
+    lookups: int,
+    batch_size: int,
+    total_bags: int,
+) -> Plan:
+    """Plan a pooled lookup.
+
+    Args:
+        arch: such as ``sm90``.
+        layout: the operators' ``layout`` argument.
+        weight_dtype: ``fp32``, ``fp16`` or ``bf16``.
+        output_dtype: likewise.
+        index_width: bits of indices and offsets, 32 or 64.
+        mean: divide by the bag length.
+        output: [batch_size, output width], or 1-D with VBE.
+        weights: all tables, one after another.
+        features: int64 [T, 8].
+        indices: [lookups].
+        offsets: [total_bags + 1].
+        per_sample_weights: fp32 [lookups]; 0 = unweighted.
+        vbe_bag_offsets: int64 [T + 1]; 0 = not VBE.
+        vbe_output_offsets: int64 [total_bags]; 0 = not VBE.
+        lookups: the number of indices.
+        batch_size: bags per feature; VBE: most bags of any feature.
+        total_bags: bags of all features.
+    """
+
+def plan_check_bounds(
+    *,
+    arch: str,
+    index_width: int = 64,
+    indices: int = 0,
+    offsets: int = 0,
+    features: int = 0,
+    vbe_bag_offsets: int = 0,
+    indices_out: int = 0,
+    offsets_out: int = 0,
+    report: int = 0,
+    invalid_count: int = 0,
+    feature_count: int,
+    lookups: int,
+    offsets_numel: int,
+    batch_size: int,
+) -> Plan:
+    """Plan the bounds check: copies of indices [lookups] and offsets [offsets_numel] with what was bad put right.
+
+    ``report`` is int64 [4]: bad offsets, offsets_numel - the first bad one's position, lookups - the first invalid
+    index' position (0: none), and the number of invalid indices when there is no ``invalid_count`` (int64 [1], added
+    to).
+    """
+
+def launch(plan: Plan, device: int, stream: int = 0) -> None:
+    """Load what the plan needs on a device and launch it on a stream (a CUstream)."""
+
+def device_arch(device: int) -> str:
+    """The arch whose cubins run on a CUDA device."""
+
+def preload(
+    device: int, kernel: str, axes: Mapping[str, Sequence[str]] = ..., built_only: bool = False
+) -> list[str]:
+    """Load variants of a kernel on a device, so that a graph capture loads nothing; the names of the variants.
+
+    Args:
+        device: CUDA device.
+        kernel: name of the kernel.
+        axes: allowed labels by axis; an axis that is not there may have any.
+        built_only: skip variants that this build lacks; otherwise one of them is an error.
+    """
+
+def is_capturing(device: int, stream: int = 0) -> bool:
+    """Whether a stream is being captured into a CUDA graph."""
+
+def copy_to_host(source: int, bytes: int, device: int, stream: int = 0) -> bytes:  # noqa: A002
+    """Copy device memory behind the work on a stream, and wait for it."""
+
+def loaded() -> list[Loaded]:
+    """The variants loaded so far, by device."""

@@ -1,0 +1,192 @@
+"""What this build holds, which kernels a call takes and why, and loading them ahead of the first call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ._library import FOLDER
+from ._operator_rules import AXES
+
+WEIGHT_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+BOUNDS_KERNELS = ("check_offsets", "repair_offsets", "check_indices")
+
+
+def launcher() -> ModuleType:
+    """The native module ``_launcher``; the operators work without it.
+
+    Raises:
+        ImportError: it was not built for this Python.
+    """
+    try:
+        from . import _launcher
+    except ImportError as error:
+        raise ImportError(
+            f"tbe_aot._launcher is not there for this Python ({error}): looking up works without it, but explain and"
+            " preload need the wheel that was built for this Python version"
+        ) from error
+    module: ModuleType = _launcher
+    return module
+
+
+@dataclass(frozen=True)
+class ArchInfo:
+    """The kernels of one arch: variants built, distinct cubins, bytes of the pack."""
+
+    name: str
+    variants: int
+    cubins: int
+    pack_bytes: int
+
+
+@dataclass(frozen=True)
+class BuildInfo:
+    """What is installed: the build's identity, its profile and its archs."""
+
+    build_id: str
+    profile: str
+    archs: tuple[ArchInfo, ...]
+    kernels: tuple[str, ...]
+
+
+def read_manifest() -> dict[str, Any]:
+    """The manifest beside the library, as data."""
+    manifest: dict[str, Any] = json.loads((FOLDER / "manifest.json").read_text(encoding="utf-8"))
+    return manifest
+
+
+def build_info() -> BuildInfo:
+    """What this installation holds, from its manifest."""
+    manifest = read_manifest()
+    variants = [v for kernel in manifest["kernels"].values() for v in kernel["variants"]]
+    archs = [
+        ArchInfo(
+            name=name,
+            variants=sum(v["built"] for v in variants if v["arch"] == name),
+            cubins=arch["blob_count"],
+            pack_bytes=arch["file_size"],
+        )
+        for name, arch in sorted(manifest["archs"].items())
+    ]
+    return BuildInfo(
+        build_id=manifest["build_id"],
+        profile=manifest["profile"],
+        archs=tuple(archs),
+        kernels=tuple(sorted(manifest["kernels"])),
+    )
+
+
+@dataclass(frozen=True)
+class PlannedLaunch:
+    """One launch of a call."""
+
+    variant: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The launches of a call on an arch, and a sentence about each."""
+
+    arch: str
+    launches: tuple[PlannedLaunch, ...]
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([f"on {self.arch}:", *(f"  {reason}" for reason in self.reasons)])
+
+
+def explain(
+    weights: torch.Tensor,
+    features: torch.Tensor,
+    layout: list[int],
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    per_sample_weights: torch.Tensor | None = None,
+    pooling: str = "sum",
+    output_dtype: torch.dtype | None = None,
+    *,
+    arch: str | None = None,
+) -> Explanation:
+    """Which kernels ``torch.ops.tbe_aot.forward`` would launch for these arguments, and why; launches none.
+
+    Args:
+        weights: and the following arguments up to output_dtype: those of the operator.
+        arch: the arch to plan for; default that of the weights' device, or the first of the build for CPU tensors.
+
+    Raises:
+        RuntimeError: the operator would refuse the arguments.
+        ImportError: see ``launcher``.
+    """
+    native = launcher()
+    if arch is None:
+        on_cuda = weights.is_cuda
+        arch = native.device_arch(weights.get_device()) if on_cuda else native.archs()[0].name
+    weighted = per_sample_weights is not None and per_sample_weights.numel() > 0
+    total_bags = offsets.numel() - 1
+    plan = native.plan_forward(
+        arch=arch,
+        layout=layout,
+        weight_dtype=WEIGHT_DTYPES[weights.dtype],
+        output_dtype=WEIGHT_DTYPES[output_dtype or torch.float32],
+        index_width=8 * indices.dtype.itemsize,
+        mean=pooling == "mean",
+        weights=weights.data_ptr(),
+        features=features.data_ptr(),
+        indices=indices.data_ptr(),
+        offsets=offsets.data_ptr(),
+        per_sample_weights=per_sample_weights.data_ptr() if weighted else 0,
+        lookups=indices.numel(),
+        batch_size=total_bags // layout[1],
+        total_bags=total_bags,
+    )
+    return Explanation(
+        arch=arch,
+        launches=tuple(
+            PlannedLaunch(launch.variant.name, tuple(launch.grid), tuple(launch.block))
+            for launch in plan.launches
+        ),
+        reasons=tuple(plan.reasons),
+    )
+
+
+def _labels(kernel: str, axis: str, values: Sequence[bool | int | str]) -> list[str]:
+    """The labels of axis values, as ``_launcher`` names them."""
+    labels = next(k.axes[axis] for k in launcher().kernels() if k.name == kernel)
+    return [labels[AXES[kernel][axis].index(value)] for value in values]
+
+
+def preload_forward(weights: torch.Tensor, layout: list[int], *, bounds_check: bool) -> list[str]:
+    """Load every kernel that lookups in these tables can launch, on the weights' device; none on a CPU.
+
+    Args:
+        weights: the tables.
+        layout: as for the operators.
+        bounds_check: also those of ``check_bounds``.
+
+    Returns:
+        The names of the variants, which are loaded now.
+
+    Raises:
+        RuntimeError: the device is none that this build has kernels for, or the build lacks a variant.
+        ImportError: see ``launcher``.
+    """
+    if not weights.is_cuda:
+        return []
+    native = launcher()
+    device = weights.get_device()
+    axes = {
+        "weight_dtype": _labels("forward", "weight_dtype", [WEIGHT_DTYPES[weights.dtype]]),
+        "bucket": _labels("forward", "bucket", sorted(set(layout[6::3]))),
+    }
+    # A profile may leave variants out; those that it holds are what can be launched.
+    loaded: list[str] = native.preload(device, "forward", axes, built_only=True)
+    for kernel in BOUNDS_KERNELS if bounds_check else ():
+        loaded += native.preload(device, kernel, {}, built_only=True)
+    return loaded
