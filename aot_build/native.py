@@ -12,19 +12,18 @@ Nothing of CUDA is needed: the driver is found at run time.
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 import os
 import shlex
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import ninja
-from ninja.ninja_syntax import Writer, escape
+from ninja.ninja_syntax import escape, escape_path
 
 from .errors import BuildError
 from .files import write_if_changed
@@ -108,9 +107,31 @@ def installed_torch() -> Path:
     return Path(found.origin).parent
 
 
-def _shell(arguments: Iterable[str]) -> str:
-    """Arguments for a ninja variable that a shell reads."""
-    return escape(shlex.join(arguments))
+def _rules(compiler: str) -> str:
+    return f"""\
+rule compile
+  command = {compiler} $flags -MMD -MF $out.d -c $in -o $out
+  depfile = $out.d
+  deps = gcc
+rule link
+  command = {compiler} -shared $in $flags -o $out
+rule copy
+  command = cp $in $out
+"""
+
+
+def _edge(
+    output: Path,
+    rule: str,
+    inputs: Iterable[Path],
+    *,
+    implicit: Sequence[Path] = (),
+    flags: Sequence[str] = (),
+) -> str:
+    made, sources, waits = (
+        " ".join(escape_path(str(path)) for path in paths) for paths in ([output], inputs, implicit)
+    )
+    return f"build {made}: {rule} {sources} | {waits}\n  flags = {escape(shlex.join(flags))}\n"
 
 
 def _sources(*folders: str) -> list[Path]:
@@ -201,28 +222,15 @@ def _ninja_file(
         *(f"-ffile-prefix-map={old}={new}" for old, new in roots.items()),
     ]
 
-    text = io.StringIO()
-    writer = Writer(text)
-    compiler = os.environ.get("CXX", "g++")
-    writer.rule(
-        "compile",
-        command=f"{compiler} $flags -MMD -MF $out.d -c $in -o $out",
-        depfile="$out.d",
-        deps="gcc",
-    )
-    writer.rule("link", command=f"{compiler} -shared $in $flags -o $out")
-    writer.rule("copy", command="cp $in $out")
+    edges = []
 
-    def compile_source(source: Path, flags: list[str]) -> str:
+    def compile_source(source: Path, flags: Sequence[str]) -> Path:
         target = build_dir / "obj" / source.parent.name / f"{source.stem}.o"
-        variables = {"flags": _shell(flags)}
-        writer.build(str(target), "compile", str(source), variables=variables)
-        return str(target)
+        edges.append(_edge(target, "compile", [source], flags=[*common, *flags]))
+        return target
 
     objects = [
-        compile_source(
-            source, [*common, *torch_flags] if source.parent.name in TORCH_FOLDERS else common
-        )
+        compile_source(source, torch_flags if source.parent.name in TORCH_FOLDERS else [])
         for source in [*_sources(*folders), *sorted(generated.glob("*.cpp"))]
     ]
     exports = build_dir / "exports.map"
@@ -233,22 +241,15 @@ def _ninja_file(
         *link_flags,
         "-ldl",
     ]
-    writer.build(
-        str(result.library),
-        "link",
-        objects,
-        implicit=[str(exports)],
-        variables={"flags": _shell(library_flags)},
-    )
+    edges.append(_edge(result.library, "link", objects, implicit=[exports], flags=library_flags))
     python_flags = [f"-isystem{interpreter.include}", f"-isystem{pybind11.get_include()}"]
+    module_objects = [compile_source(source, python_flags) for source in _sources("python")]
     module_flags = [f"-L{result.library.parent}", "-ltbe_aot", "-Wl,-rpath,$ORIGIN/lib"]
-    writer.build(
-        str(result.module),
-        "link",
-        [compile_source(source, [*common, *python_flags]) for source in _sources("python")],
-        implicit=[str(result.library)],
-        variables={"flags": _shell(module_flags)},
+    edges.append(
+        _edge(result.module, "link", module_objects, implicit=[result.library], flags=module_flags)
     )
-    for artifact in [*packs, manifest]:
-        writer.build(str(result.library.parent / artifact.name), "copy", str(artifact))
-    return text.getvalue()
+    edges += [
+        _edge(result.library.parent / artifact.name, "copy", [artifact])
+        for artifact in [*packs, manifest]
+    ]
+    return "\n".join([_rules(os.environ.get("CXX", "g++")), *edges])

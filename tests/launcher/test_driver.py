@@ -327,7 +327,7 @@ def test_device_number_out_of_range(fresh: Process) -> None:
 
 def _missing_variant(child: Child) -> Any:
     # The first group's variant exists, the second's does not: neither may be launched.
-    changes = {
+    changes: dict[str, Any] = {
         "layout": [1, 2, 2049, 1, 1, 1, 16, 0, 1, 2048, 0, 1],
         "weight_dtype": "bf16",
         "index_width": 32,

@@ -1,0 +1,349 @@
+"""The planner: sizes and pointers in, launches out; no driver is asked."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import pytest
+
+from aot_build.planner import make_plan
+from tests.launcher.artifacts import ARCHS, SPECS
+from tests.launcher.support import Child, Process
+
+POINTERS = {
+    "output": 0x1000,
+    "weights": 0x2000,
+    "features": 0x3000,
+    "indices": 0x4000,
+    "offsets": 0x5000,
+}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A launch, its arguments by name."""
+
+    variant: str
+    grid: tuple[int, int, int]
+    constants: dict[str, int]
+    args: dict[str, int]
+
+
+def _plan(child: Child, function: str, request: dict[str, Any]) -> tuple[list[Planned], list[str]]:
+    plan = getattr(child.launcher, function)(**request)
+    params = {kernel.name: kernel.params for kernel in child.launcher.kernels()}
+    formats = {1: "b", 4: "<i", 8: "<q"}
+    launches = [
+        Planned(
+            launch.variant.name,
+            launch.grid,
+            launch.variant.constants,
+            {
+                p.name: struct.unpack_from(formats[p.size], launch.args, p.offset)[0]
+                for p in params[launch.kernel]
+            },
+        )
+        for launch in plan.launches
+    ]
+    return launches, plan.reasons
+
+
+def layout(*groups: tuple[int, int, int], width: int = 0) -> list[int]:
+    """A layout of (bucket, aligned, features) groups, every dim as large as its bucket."""
+    features = sum(count for *_, count in groups)
+    width = width or sum(bucket * count for bucket, _, count in groups)
+    return [1, features, width, 1000, 100, 10, *(value for group in groups for value in group)]
+
+
+def request(
+    *groups: tuple[int, int, int],
+    width: int = 0,
+    batch: int = 5,
+    lookups: int = 10_000,
+    **changes: Any,
+) -> dict[str, Any]:
+    """A forward request for fp16 weights on sm90."""
+    features = sum(count for *_, count in groups)
+    return {
+        "arch": "sm90",
+        "layout": layout(*groups, width=width),
+        "weight_dtype": "fp16",
+        **POINTERS,
+        "lookups": lookups,
+        "batch_size": batch,
+        "total_bags": features * batch,
+        **changes,
+    }
+
+
+@pytest.fixture
+def forward(shared: Process) -> Any:
+    return lambda *groups, **changes: shared.run(_plan, "plan_forward", request(*groups, **changes))
+
+
+@pytest.fixture
+def check_bounds(shared: Process) -> Any:
+    def plan(**changes: Any) -> Any:
+        sizes = {"feature_count": 3, "lookups": 100, "offsets_numel": 16, "batch_size": 5}
+        pointers = {
+            "indices": 1,
+            "offsets": 2,
+            "features": 0x3000,
+            "indices_out": 4,
+            "offsets_out": 5,
+        }
+        given = {"arch": "sm90", "report": 0x6000, **pointers, **sizes, **changes}
+        return shared.run(_plan, "plan_check_bounds", given)
+
+    return plan
+
+
+# --- Which variant ------------------------------------------------------------------------------
+
+
+def _variants_of_all_cells(child: Child, arch: str) -> dict[tuple[Any, ...], str]:
+    dtypes, widths = ["fp32", "fp16", "bf16"], [32, 64]
+    found = {}
+    for dtype, bucket, width, weighted, aligned, short in itertools.product(
+        dtypes, child.launcher.buckets(), widths, [False, True], [False, True], [False, True]
+    ):
+        changes: dict[str, Any] = {"arch": arch, "weight_dtype": dtype, "index_width": width}
+        if weighted:
+            changes["per_sample_weights"] = 0x6000
+        lookups = 0 if short else 10_000
+        plan = child.launcher.plan_forward(
+            **request((bucket, int(aligned), 1), lookups=lookups, **changes)
+        )
+        found[dtype, bucket, width, weighted, aligned, "short" if short else "long"] = (
+            plan.launches[0].variant.name
+        )
+    return found
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_combination_finds_the_variant_of_the_plan(shared: Process, arch: str) -> None:
+    found = shared.run(_variants_of_all_cells, arch)
+    kernel = make_plan(SPECS, "full", [arch]).kernels["forward"]
+    expected = {}
+    for cell, number in enumerate(kernel.cells):
+        axes = tuple(kernel.cell_axes(cell).values())
+        variant = kernel.variants[number]
+        # A bucket may have a short shape that no mean length chooses.
+        if axes[-1] == "short" and variant.builds[arch].launch_constants["MEAN_LENGTH_BELOW"] == 0:
+            variant = kernel.variants[kernel.cells[cell - 1]]
+        expected[axes] = variant.name
+    assert found == expected
+
+
+def test_shape_follows_the_mean_bag_length(forward: Any) -> None:
+    (launch,), _ = forward((64, 1, 2), lookups=0)
+    assert launch.variant.endswith("_short")
+    below = launch.constants["MEAN_LENGTH_BELOW"]
+    (launch,), (reason,) = forward((64, 1, 2), lookups=below * 10 - 1)
+    assert launch.variant.endswith("_short")
+    assert f"short serves less than {below}" in reason
+    (launch,), (reason,) = forward((64, 1, 2), lookups=below * 10)
+    assert launch.variant.endswith("_long")
+    assert f"long shape because bags have {below} lookups on average" in reason
+    (launch,), (reason,) = forward((2048, 1, 2), lookups=0)
+    assert launch.variant.endswith("_long")
+    assert "one shape serves this bucket" in reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"weights": 0x2008}, "the weights' address is not a multiple of 16"),
+        ({"output": 0x1004}, "the output's address is not a multiple of 16"),
+        ({"width": 131}, "output rows are not a multiple of 16 bytes of weights apart"),
+    ],
+)
+def test_a_call_that_is_not_aligned_runs_generic_variants(
+    forward: Any, changes: dict[str, int], reason: str
+) -> None:
+    (launch,), (aligned_reason,) = forward((128, 1, 1))
+    assert "_aligned_" in launch.variant
+    assert "aligned because every row of the group is" in aligned_reason
+    (launch,), (generic_reason,) = forward((128, 1, 1), **changes)
+    assert "_generic_" in launch.variant
+    assert f"generic although the group is aligned, because {reason}" in generic_reason
+
+
+def test_one_odd_group_does_not_demote_the_others(forward: Any) -> None:
+    (odd, even), (reason, _) = forward((16, 0, 1), (64, 1, 1), width=72)
+    assert "_generic_" in odd.variant
+    assert "_aligned_" in even.variant
+    assert "generic because a row of the group is not a multiple of 16 bytes" in reason
+
+
+def test_output_width_counts_in_weight_elements(forward: Any) -> None:
+    # 12 columns are a multiple of 4 fp32 elements, not of 8 fp16 elements.
+    (launch,), _ = forward((16, 1, 1), width=12, weight_dtype="fp32")
+    assert "_aligned_" in launch.variant
+    (launch,), _ = forward((16, 1, 1), width=12, weight_dtype="fp16")
+    assert "_generic_" in launch.variant
+
+
+def test_vbe_is_aligned_only_if_every_group_is(forward: Any) -> None:
+    vbe = {"vbe_bag_offsets": 0x7000, "vbe_output_offsets": 0x8000}
+    (first, second), _ = forward((16, 1, 1), (64, 1, 1), **vbe)
+    assert "_aligned_" in first.variant
+    assert "_aligned_" in second.variant
+    assert first.args["vbe"] == 1
+    assert (first.args["vbe_bag_offsets"], first.args["vbe_output_offsets"]) == (0x7000, 0x8000)
+    launches, reasons = forward((16, 0, 1), (64, 1, 1), **vbe)
+    assert all("_generic_" in launch.variant for launch in launches)
+    assert "VBE output rows are aligned only if every feature is" in reasons[1]
+
+
+# --- Grids --------------------------------------------------------------------------------------
+
+
+def test_groups_advance_the_features(forward: Any) -> None:
+    launches, _ = forward((16, 1, 3), (64, 0, 2), (2048, 1, 1), batch=7)
+    assert [launch.args["features"] for launch in launches] == [
+        0x3000,
+        0x3000 + 3 * 64,
+        0x3000 + 5 * 64,
+    ]
+    for launch, features in zip(launches, (3, 2, 1), strict=True):
+        assert launch.grid == (ceil(7 / launch.constants["BAGS"]), features, 1)
+        assert launch.args["batch_size"] == 7
+
+
+def test_a_group_without_features_launches_nothing(forward: Any) -> None:
+    launches, _ = forward((16, 1, 0), (64, 1, 1))
+    assert [launch.args["features"] for launch in launches] == [0x3000]
+
+
+def test_more_features_than_a_grid_holds(forward: Any) -> None:
+    launches, reasons = forward((16, 1, 140_000), batch=1)
+    assert [launch.grid[1] for launch in launches] == [65535, 65535, 8930]
+    assert [launch.args["features"] for launch in launches] == [
+        0x3000 + first * 64 for first in (0, 65535, 131_070)
+    ]
+    assert len(reasons) == 3
+
+
+def test_more_groups_than_are_stored_inline(forward: Any) -> None:
+    launches, _ = forward(*[(16, group % 2, 1) for group in range(40)])
+    assert [launch.args["features"] for launch in launches] == [
+        0x3000 + group * 64 for group in range(40)
+    ]
+
+
+def test_no_lookups_still_write_zeros(forward: Any) -> None:
+    launches, _ = forward((16, 1, 1), (64, 1, 1), lookups=0, indices=0)
+    assert len(launches) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch": 0},
+        {"batch_size": 0, "total_bags": 0},
+        {"layout": [1, 0, 0, 0, 0, 0], "total_bags": 0},
+    ],
+)
+def test_without_bags_nothing_is_launched(forward: Any, changes: dict[str, Any]) -> None:
+    launches, reasons = forward((16, 1, 1), **changes)
+    assert launches == []
+    assert reasons == ["nothing to launch: there are no bags"]
+
+
+def test_largest_batch(forward: Any) -> None:
+    (launch,), _ = forward((2048, 1, 1), batch=2**31 - 1)
+    assert launch.grid == (2**31 - 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"batch": 2**31},
+            "the number of bags per feature is 2147483648, allowed are 0 to 2147483647",
+        ),
+        ({"width": 2**31}, "the width of the output is 2147483648"),
+        ({"lookups": -1}, "negative size: -1 lookups"),
+        ({"index_width": 16}, "indices have 16 bits, allowed are 32 and 64"),
+        ({"vbe_bag_offsets": 1}, "vbe_bag_offsets and vbe_output_offsets must be given together"),
+        ({"layout": layout((48, 1, 1))}, "bucket 48; the kernels' buckets are 16 to 2048"),
+        ({"layout": [1, 0]}, "layout: 2 integers given; it has 6 and 3 more for each group"),
+        ({"layout": [1, 1, 16, 1, 1, 1, 16, 1]}, "layout: 8 integers given"),
+        ({"layout": [2, 0, 0, 0, 0, 0]}, "format version 2 given, this library reads version 1"),
+        ({"layout": [1, 1, -16, 1, 1, 1, 16, 1, 1]}, "layout: entry 2 is negative: -16"),
+        ({"layout": [1, 1, 16, 1, 1, 1, 16, 2, 1]}, "group 0 has aligned = 2"),
+        ({"layout": [1, 1, 16, 1, 1, 1, 0, 1, 1]}, "group 0 has bucket 0"),
+        ({"layout": [1, 1, 16, 1, 1, 1, 16, 1, 2]}, "group 0 has 2 features, but 1 of 1 are left"),
+        (
+            {"layout": [1, 2, 16, 1, 1, 1, 16, 1, 1]},
+            "the groups hold 1 features, the layout says 2",
+        ),
+    ],
+)
+def test_what_the_planner_refuses(forward: Any, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        forward((2048, 1, 1), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"arch": "sm80"}, "no arch 'sm80' in this build; it holds sm90, sm100"),
+        ({"weight_dtype": "fp8"}, "no dtype 'fp8'; allowed are fp32, fp16, bf16"),
+    ],
+)
+def test_unknown_names(forward: Any, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        forward((16, 1, 1), **changes)
+
+
+# --- Bounds check ---------------------------------------------------------------------------------
+
+
+def test_bounds_check_launches(check_bounds: Any) -> None:
+    (check, repair, indices), reasons = check_bounds(offsets_numel=5000, lookups=10_000)
+    block = check.constants["BLOCK"]
+    assert check.variant == "check_offsets__i64"
+    assert check.grid == (ceil(5000 / block), 1, 1)
+    assert (check.args["offsets_out"], check.args["offsets"]) == (5, 2)
+    assert repair.variant == "repair_offsets__i64"
+    assert repair.grid == (1, 1, 1)
+    assert repair.args["offsets"] == 5
+    assert indices.variant == "check_indices__i64"
+    assert indices.grid == (ceil(ceil(10_000 / 3) / indices.constants["BLOCK"]), 3, 1)
+    # The checked copy of the offsets decides which feature an index belongs to.
+    assert (indices.args["offsets"], indices.args["indices_out"]) == (5, 4)
+    assert indices.args["invalid_count"] == 0x6000 + 3 * 8
+    assert len(reasons) == 3
+    (_, _, indices), _ = check_bounds(invalid_count=0x9000, index_width=32)
+    assert indices.args["invalid_count"] == 0x9000
+    assert indices.variant == "check_indices__i32"
+
+
+def test_bounds_check_without_lookups_checks_offsets(check_bounds: Any) -> None:
+    launches, _ = check_bounds(lookups=0)
+    assert [launch.variant for launch in launches] == ["check_offsets__i64", "repair_offsets__i64"]
+
+
+def test_bounds_check_of_nothing(check_bounds: Any) -> None:
+    launches, _ = check_bounds(feature_count=0, lookups=0, offsets_numel=0)
+    assert launches == []
+
+
+def test_bounds_check_limits(check_bounds: Any) -> None:
+    launches, _ = check_bounds(feature_count=70_000, lookups=10, offsets_numel=70_001, batch_size=1)
+    assert [launch.grid[:2] for launch in launches[2:]] == [(1, 65535), (1, 4465)]
+    assert launches[3].args["features"] == 0x3000 + 65535 * 64
+    launches, _ = check_bounds(lookups=2**40)
+    assert launches[2].grid == (65535, 3, 1)
+    with pytest.raises(RuntimeError, match="allowed are 0 to 2147483647"):
+        check_bounds(batch_size=2**31)
+    with pytest.raises(RuntimeError, match="indices have 8 bits"):
+        check_bounds(index_width=8)
+    with pytest.raises(RuntimeError, match="negative size: 3 features, -1 lookups"):
+        check_bounds(lookups=-1)
