@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,6 @@ import torch
 
 import tbe_aot
 from benchmarks.cases import Case, Inputs
-from tbe_aot import _launcher
 
 CheckedLookups = tuple[torch.Tensor, torch.Tensor]
 
@@ -29,47 +26,26 @@ class BuildInfo:
 
 def build_info() -> BuildInfo:
     """Read the package that is imported."""
+    build = tbe_aot.build_info()
     folder = Path(tbe_aot.__file__).parent
-    manifest = json.loads((folder / "lib" / "manifest.json").read_text(encoding="utf-8"))
     files = sorted([*folder.glob("lib/*.pack"), *folder.glob("lib/*.so"), *folder.glob("*.so")])
-    return BuildInfo(
-        _version(),
-        manifest["profile"],
-        manifest["build_id"],
-        {path.name: path.stat().st_size for path in files},
-    )
+    sizes = {path.name: path.stat().st_size for path in files}
+    return BuildInfo(tbe_aot.__version__, build.profile, build.build_id, sizes)
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("tbe-aot")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+def _metadata(case: Case, device: torch.device) -> tbe_aot.FeatureMetadata:
+    tables = [
+        tbe_aot.TableSpec(f"table{t}", case.rows, dim) for t, dim in enumerate(case.feature_dims())
+    ]
+    return tbe_aot.make_features(tables, weights_dtype=torch.float16, device=device)
 
 
 def make_weights(case: Case, device: torch.device) -> torch.Tensor:
     """The case's tables, fp16 and one after another in one 1-D tensor, uniform in [-0.1, 0.1]."""
     generator = torch.Generator(device=device).manual_seed(11)
-    numel = case.rows * sum(case.feature_dims())
+    numel = _metadata(case, device).weights_numel
     weights = torch.empty(numel, dtype=torch.float16, device=device)
     return weights.uniform_(-0.1, 0.1, generator=generator)
-
-
-def _metadata(case: Case, device: torch.device) -> tuple[torch.Tensor, list[int]]:
-    """(features, layout) of tables without gaps, each looked up by the feature of its number."""
-    buckets = _launcher.buckets()
-    dims = case.feature_dims()
-    groups: dict[int, list[list[int]]] = {}
-    column = 0
-    for t, dim in enumerate(dims):
-        entry = [t, case.rows * column, dim, dim, case.rows, column, t, case.rows * t]
-        groups.setdefault(min(b for b in buckets if b >= dim), []).append(entry)
-        column += dim
-    layout = [1, len(dims), column, case.rows * column, case.rows * len(dims), case.rows]
-    for bucket in sorted(groups):
-        layout += [bucket, 1, len(groups[bucket])]
-    features = [entry for bucket in sorted(groups) for entry in groups[bucket]]
-    return torch.tensor(features, dtype=torch.int64, device=device), layout
 
 
 class Lookup:
@@ -77,7 +53,8 @@ class Lookup:
 
     def __init__(self, case: Case, weights: torch.Tensor) -> None:
         self._weights = weights
-        self._features, self._layout = _metadata(case, weights.device)
+        metadata = _metadata(case, weights.device)
+        self._features, self._layout = metadata.features, metadata.layout
 
     def forward(
         self, sets: list[Inputs], *, weighted: bool, output_dtype: torch.dtype

@@ -81,10 +81,10 @@ def interleaved(
 
 def _time_on_gpu(call: Callable[[int], object], inputs: int) -> float | None:
     """Milliseconds between events around one call, or None if the device may have waited for the host."""
-    before, start, end = (_event() for _ in range(3))
+    before, start, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
     enqueue_start = time.perf_counter()
     before.record()
-    _spin()
+    torch.cuda._sleep(_HEAD_START_CYCLES)  # noqa: SLF001  torch offers no public spin kernel
     start.record()
     result = call(inputs)
     end.record()
@@ -94,15 +94,6 @@ def _time_on_gpu(call: Callable[[int], object], inputs: int) -> float | None:
     if enqueue_ms >= before.elapsed_time(start):
         return None
     return float(start.elapsed_time(end))
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
-def _spin() -> None:
-    # torch offers no public spin kernel.
-    torch.cuda._sleep(_HEAD_START_CYCLES)  # type: ignore[no-untyped-call]  # noqa: SLF001
 
 
 def _time_on_cpu(call: Callable[[int], object], inputs: int) -> float | None:

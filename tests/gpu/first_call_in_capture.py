@@ -9,31 +9,41 @@ sys.modules["triton"] = None  # type: ignore[assignment]
 
 import torch  # noqa: E402  after triton is hidden
 
-from tbe_aot import _launcher  # noqa: E402  after triton is hidden
+import tbe_aot  # noqa: E402  after triton is hidden
 from tests.gpu import installed  # noqa: E402  after triton is hidden
-from tests.gpu.support import make_lookup, make_tables, worst_error  # noqa: E402  after triton is hidden
 
 
 def main() -> None:
     """Exit status 0 if the replayed capture gives the right numbers and loaded nothing."""
     device = torch.device("cuda", int(sys.argv[1]))
-    dims = (16, 33, 64, 300)
-    tables = make_tables([100] * len(dims), dims, torch.float16, device)
-    lengths = torch.randint(0, 20, (len(dims) * 32,), generator=torch.Generator().manual_seed(0))
-    lookup = make_lookup(tables, range(len(dims)), installed.buckets(), lengths, weighted=True)
-    lookup.expected("mean")
-    _launcher.preload(device.index, "forward", {"weight_dtype": ["fp16"], "weighted": ["weighted"]})
-    preloaded = installed.loaded(device)
+    tables = [tbe_aot.TableSpec(f"t{dim}", 100, dim) for dim in (16, 33, 64, 300)]
+    module = tbe_aot.TableBatchedEmbeddingBags(
+        tables, weights_dtype=torch.float16, pooling="mean", device=device
+    )
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(0, 20, (len(tables) * 32,), generator=generator)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    indices = torch.randint(0, 100, (int(offsets[-1]),), generator=generator)
+    weights = torch.rand(indices.shape, generator=generator)
+    # The CPU operator on a copy of the tables: it loads nothing on the device.
+    on_cpu = tbe_aot.TableBatchedEmbeddingBags(tables, weights_dtype=torch.float16, pooling="mean")
+    on_cpu.load_state_dict(module.state_dict())
+    expected = on_cpu(indices, offsets, weights)
+    arguments = (indices.to(device), offsets.to(device), weights.to(device))
+    assert not installed.loaded(device)
+
+    preloaded = set(module.preload())
+    assert installed.loaded(device) == preloaded
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        output = lookup.run("mean")
+        output = module(*arguments)
     assert installed.loaded(device) == preloaded
-    assert set(installed.explain_forward(lookup)) <= preloaded
     output.fill_(torch.nan)
     graph.replay()
     torch.cuda.synchronize()
-    assert worst_error(output, lookup, "mean") <= 1e-5
+    torch.testing.assert_close(output.cpu(), expected, rtol=1e-5, atol=1e-5)
+    assert module.invalid_index_count() == 0
 
 
 if __name__ == "__main__":

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-import tbe_aot
-from tbe_aot import _launcher
+from tbe_aot import _launcher, inspection
 
 if TYPE_CHECKING:
     from tests.gpu.support import Lookup
@@ -20,9 +17,7 @@ if TYPE_CHECKING:
 @cache
 def manifest() -> dict[str, Any]:
     """The manifest beside the library that is loaded."""
-    path = Path(tbe_aot.__file__).parent / "lib" / "manifest.json"
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
+    return inspection.read_manifest()
 
 
 @cache

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+import tbe_aot
+
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 8e-3, torch.bfloat16: 8e-3}
 """Allowed error by output dtype, times max(1, sum |w * row|)."""
 
@@ -190,28 +192,6 @@ class Lookup:
         return flat
 
 
-def make_vbe(
-    batch_sizes: Sequence[Sequence[int]], dims: Sequence[int], device: torch.device
-) -> Vbe:
-    """VBE tensors from ``batch_sizes[feature][rank]``: output by rank, then feature, then sample."""
-    counts = [sum(per_rank) for per_rank in batch_sizes]
-    first = [sum(counts[:t]) for t in range(len(counts) + 1)]
-    positions = [0] * first[-1]
-    reached = 0
-    for rank in range(len(batch_sizes[0])):
-        for feature, dim in enumerate(dims):
-            bag = first[feature] + sum(batch_sizes[feature][:rank])
-            for b in range(bag, bag + batch_sizes[feature][rank]):
-                positions[b] = reached
-                reached += dim
-    return Vbe(
-        torch.tensor(first, device=device),
-        torch.tensor(positions, dtype=torch.int64, device=device),
-        max(counts),
-        reached,
-    )
-
-
 def make_lookup(
     tables: Tables,
     feature_tables: Sequence[int],
@@ -249,7 +229,9 @@ def make_lookup(
     metadata, layout = make_metadata(tables, feature_tables, buckets)
     vbe = None
     if batch_sizes is not None:
-        vbe = make_vbe(batch_sizes, [tables.dims[t] for t in feature_tables], device)
+        counts = [list(per_rank) for per_rank in batch_sizes]
+        dims = [tables.dims[t] for t in feature_tables]
+        vbe = Vbe(*tbe_aot.vbe_layout(counts, dims, device))
     return Lookup(
         tables,
         list(feature_tables),
