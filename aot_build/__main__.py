@@ -1,4 +1,4 @@
-"""The command line: ``python -m aot_build build | plan | check | compare``."""
+"""The command line: ``python -m aot_build build | native | plan | check | compare``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from .build import build as run_build
 from .checksums import check_artifacts
 from .checksums import compare as compare_folders
 from .errors import BuildError
+from .native import build as build_native
+from .native import installed_torch
 from .planner import make_plan
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
@@ -56,6 +58,33 @@ def build(
         specs, profile, _split(archs), folder, cache=cache, jobs=jobs, console=Console(stderr=True)
     )
     summary.print_build(result, console)
+
+
+@app.command()
+def native(
+    artifacts: Annotated[Path, typer.Option(help="Artifact folder of a finished build.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of objects and results; build/native/<artifacts> if not given."),
+    ] = None,
+    torch: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TBE_AOT_TORCH",
+            help="Torch package to build against; the installed one if not given.",
+        ),
+    ] = None,
+    python: Annotated[
+        Path | None, typer.Option(help="Interpreter that _launcher is for; this one if not given.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(envvar="TBE_AOT_JOBS", help="Compilations at a time.")
+    ] = None,
+) -> None:
+    """Compile libtbe_aot.so and the module _launcher, and put the packs beside them."""
+    folder = out or Path("build") / "native" / artifacts.name
+    built = build_native(artifacts, folder, torch or installed_torch(), python, jobs)
+    console.print(f"{built.module}\n{built.library}", soft_wrap=True)
 
 
 @app.command()
