@@ -57,19 +57,9 @@ bool is_vector_aligned(const void* address) {
 }
 
 // Why no group of this call may use an aligned variant; null when nothing speaks against it.
-const char* why_all_generic(const ForwardRequest& request, const Layout& layout) {
-  const int64_t element_size = request.weight_dtype == Dtype::kFloat32 ? 4 : 2;
+const char* why_all_generic(const ForwardRequest& request) {
   if (!is_vector_aligned(request.weights)) return "the weights' address is not a multiple of 16";
   if (!is_vector_aligned(request.output)) return "the output's address is not a multiple of 16";
-  if (request.vbe_bag_offsets == nullptr) {
-    return layout.output_width() % (kVectorBytes / element_size) == 0
-               ? nullptr
-               : "output rows are not a multiple of 16 bytes of weights apart";
-  }
-  for (size_t i = 0; i < layout.group_count(); ++i) {
-    // Each VBE output row starts where the rows of all features before it end.
-    if (!layout.group(i).aligned) return "VBE output rows are aligned only if every feature is";
-  }
   return nullptr;
 }
 
@@ -88,9 +78,9 @@ void add_reason(Reasons& reasons, const Launch& launch, const VariantInfo& varia
                 const ForwardRequest& request, bool has_short_shape, int32_t mean_length_below) {
   const double mean_length =
       static_cast<double>(request.lookups) / static_cast<double>(request.total_bags);
-  std::string alignment = "aligned because every row of the group is";
+  std::string alignment = "aligned because every row of the group starts at a multiple of 16 bytes";
   if (!group.aligned) {
-    alignment = "generic because a row of the group is not a multiple of 16 bytes";
+    alignment = "generic because rows of the group do not start at multiples of 16 bytes";
   } else if (generic_reason != nullptr) {
     alignment = join("generic although the group is aligned, because ", generic_reason);
   }
@@ -117,7 +107,7 @@ Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* 
   }
 
   const bool vbe = request.vbe_bag_offsets != nullptr;
-  const char* generic_reason = why_all_generic(request, layout);
+  const char* generic_reason = why_all_generic(request);
   ForwardAxes axes{};
   axes.weight_dtype = to_axis(request.weight_dtype);
   axes.index_width = to_axis(request.index_width);

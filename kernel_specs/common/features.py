@@ -19,8 +19,8 @@ def load_feature(features, slot, UNIT: tl.constexpr):
     feature = tl.load(entry)
     weight_offset = tl.multiple_of(tl.load(entry + 1), UNIT)
     row_pitch = tl.multiple_of(tl.load(entry + 2), UNIT)
-    dim = tl.multiple_of(tl.load(entry + 3), UNIT)
-    output_column = tl.multiple_of(tl.load(entry + 5), UNIT)
+    dim = tl.load(entry + 3)
+    output_column = tl.load(entry + 5)
     return feature, weight_offset, row_pitch, dim, output_column
 
 

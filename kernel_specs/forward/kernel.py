@@ -59,7 +59,8 @@ def forward_kernel(
     steps = tl.cdiv(tl.max(end - start, axis=0).to(tl.int32), ROWS)
 
     column = tl.arange(0, BUCKET)
-    in_row = (column < dim)[None, :]
+    # The padding of an aligned row is read with it and never stored.
+    in_padded_row = (column < tl.cdiv(dim, UNIT) * UNIT)[None, :]
     table = weights + weight_offset
     position = start + slot % ROWS
     total = tl.zeros([SLOTS, BUCKET], ACCUMULATOR)
@@ -69,7 +70,7 @@ def forward_kernel(
             used = index >= 0
             row = tl.load(
                 table + (index * row_pitch)[:, None] + column[None, :],
-                mask=used[:, None] & in_row,
+                mask=used[:, None] & in_padded_row,
                 other=0.0,
                 eviction_policy=EVICTION,
             ).to(ACCUMULATOR)
@@ -86,10 +87,13 @@ def forward_kernel(
         length = tl.max(tl.reshape(end - start, [BAGS, ROWS]), axis=1)
         pooled /= tl.maximum(length, 1).to(ACCUMULATOR)[:, None]
     vbe_row = tl.load(vbe_output_offsets + first_bag + bag, mask=bag < bag_count * vbe, other=0)
-    # A select, not a branch: a hint on the result of a branch is dropped.
-    output_row = tl.multiple_of(
-        tl.where(vbe != 0, vbe_row, bag.to(tl.int64) * output_stride + output_column), UNIT
-    )
-    store_rows(
-        output, output_row[:, None] + column[None, :], pooled, owned[:, None] & in_row, output_dtype
-    )
+    output_row = tl.where(vbe != 0, vbe_row, bag.to(tl.int64) * output_stride + output_column)
+    # Rows of the output are as wide as the dims of all tables make them: stores are vectors where they can be. The
+    # division says so to the compiler (and folds away where UNIT is 1).
+    if tl.max(tl.where(owned, output_row, 0) % UNIT, axis=0) + dim % UNIT == 0:
+        vector_row, vector_dim = output_row // UNIT * UNIT, dim // UNIT * UNIT
+        in_row = owned[:, None] & (column < vector_dim)[None, :]
+        store_rows(output, vector_row[:, None] + column[None, :], pooled, in_row, output_dtype)
+    else:
+        in_row = owned[:, None] & (column < dim)[None, :]
+        store_rows(output, output_row[:, None] + column[None, :], pooled, in_row, output_dtype)

@@ -43,9 +43,7 @@ class TableSpec:
             raise ValueError(f"table {self.name!r} has {self.rows} rows, expected at least 0")
         largest = _buckets()[-1]
         if not 1 <= self.dim <= largest:
-            raise ValueError(
-                f"table {self.name!r} has dim {self.dim}, expected 1 to {largest}"
-            )
+            raise ValueError(f"table {self.name!r} has dim {self.dim}, expected 1 to {largest}")
 
 
 @dataclass(frozen=True)
@@ -129,23 +127,22 @@ def make_features(
         first_rows.append(first_rows[-1] + table.rows)
 
     buckets = _buckets()
-    groups: dict[tuple[int, int], list[list[int]]] = {}
+    groups: dict[int, list[list[int]]] = {}
     column = 0
     for feature, position in enumerate(positions):
         dim = tables[position].dim
         bucket = next(bucket for bucket in buckets if bucket >= dim)
-        # The pitch and where tables start are multiples of 16 bytes by construction.
-        aligned = int(dim % unit == 0 and column % unit == 0)
         row = [feature, starts[position], pitches[position], dim, tables[position].rows]
         row += [column, position, first_rows[position]]
-        groups.setdefault((bucket, aligned), []).append(row)
+        groups.setdefault(bucket, []).append(row)
         column += dim
 
     ordered = sorted(groups.items())
     layout = [LAYOUT_VERSION, len(positions), column, starts[-1], first_rows[-1]]
     layout.append(max(table.rows for table in tables))
-    for (bucket, aligned), rows in ordered:
-        layout += [bucket, aligned, len(rows)]
+    for bucket, rows in ordered:
+        # Aligned: pitches and where tables start are multiples of 16 bytes by construction.
+        layout += [bucket, 1, len(rows)]
     return FeatureMetadata(
         features=torch.tensor(
             [row for _, rows in ordered for row in rows], dtype=torch.int64, device=device

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.gpu import installed
-from tests.gpu.support import DTYPES, Lookup, make_lookup, make_tables, unit
+from tests.gpu.support import DTYPES, Lookup, make_lookup, make_tables
 
 # Rows of the tables: small, so that float64 sums stay cheap, yet with more rows than any bag is long.
 ROWS = (211, 97)
@@ -18,10 +18,7 @@ def feature_dims(variant: installed.Variant) -> list[int]:
     buckets = installed.buckets()
     position = buckets.index(variant.bucket)
     narrowest = buckets[position - 1] + 1 if position else 1
-    step = unit(DTYPES[variant.weight_dtype])
-    if variant.aligned:
-        return [variant.bucket, -(-narrowest // step) * step]
-    return [variant.bucket - 1, narrowest if narrowest % step else narrowest + 1]
+    return [variant.bucket if variant.aligned else variant.bucket - 1, narrowest]
 
 
 def bag_lengths(variant: installed.Variant, bags: int, generator: torch.Generator, short: bool):
@@ -46,7 +43,14 @@ def lookup_for(
     """A lookup that the variant serves; every third one is VBE, -1 is among the indices of all."""
     generator = torch.Generator().manual_seed(number)
     dtype = DTYPES[variant.weight_dtype]
-    tables = make_tables(ROWS, feature_dims(variant), dtype, device, seed=number)
+    tables = make_tables(
+        ROWS,
+        feature_dims(variant),
+        dtype,
+        device,
+        seed=number,
+        padding=None if variant.aligned else 0,
+    )
     batch_sizes = None
     bags = len(FEATURE_TABLES) * (33 + number % 7)
     if number % 3 == 2:

@@ -82,7 +82,7 @@ def make_metadata(
     for position, table in enumerate(feature_tables):
         dim = tables.dims[table]
         placed = (tables.starts[table], tables.pitches[table], dim, column)
-        aligned = all(value % step == 0 for value in placed)
+        aligned = all(value % step == 0 for value in placed[:2])
         row = [position, *placed[:3], tables.rows[table], column, table, sum(tables.rows[:table])]
         entries.append(((bucket_of(dim, buckets), int(aligned)), row))
         column += dim
