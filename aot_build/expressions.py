@@ -10,7 +10,6 @@ import ast
 import string
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import NoReturn
 
 
 class ExpressionError(ValueError):
@@ -64,19 +63,17 @@ class _Translator:
         self.text = text
         self.scope = scope
 
-    def fail(self, message: str) -> NoReturn:
-        raise ExpressionError(f"{message} in `{self.text}`")
+    def error(self, message: str) -> ExpressionError:
+        return ExpressionError(f"{message} in `{self.text}`")
 
     def want(self, expression: Expression, kind: str) -> Expression:
         if expression.kind != kind:
-            self.fail(f"`{expression.python}` is {expression.kind}, expected {kind}")
+            raise self.error(f"`{expression.python}` is {expression.kind}, expected {kind}")
         return expression
 
     def visit(self, node: ast.expr) -> Expression:
         match node:
-            case ast.Constant(value=bool()):
-                pass
-            case ast.Constant(value=int(value)):
+            case ast.Constant(value=int(value)) if not isinstance(value, bool):
                 return Expression(str(value), str(value), "int")
             case ast.Constant(value=str(value)):
                 return Expression(f'"{value}"', f"'{value}'", "str")
@@ -85,7 +82,7 @@ class _Translator:
             case ast.Name(id=name) if name in self.scope.bools:
                 return Expression(f"in.{name}", name, "bool")
             case ast.Name(id=name):
-                self.fail(f"`{name}` is not an integer or a let name")
+                raise self.error(f"`{name}` is not an integer or a let name")
             case ast.BoolOp(op=op, values=values):
                 return self.bool_op(op, [self.want(self.visit(v), "bool") for v in values])
             case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -104,8 +101,10 @@ class _Translator:
                 b = self.want(self.visit(right), a.kind)
                 sign = _COMPARISONS[type(op)]
                 if a.kind != "int" and sign not in {"==", "!="}:
-                    self.fail(f"`{sign}` compares integers only")
-                return Expression(f"({a.cpp} {sign} {b.cpp})", f"({a.python} {sign} {b.python})", "bool")
+                    raise self.error(f"`{sign}` compares integers only")
+                return Expression(
+                    f"({a.cpp} {sign} {b.cpp})", f"({a.python} {sign} {b.python})", "bool"
+                )
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 condition = self.want(self.visit(test), "bool")
                 a = self.visit(body)
@@ -121,8 +120,7 @@ class _Translator:
             case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]):
                 return self.call(function, arguments)
             case _:
-                pass
-        self.fail(f"`{ast.unparse(node)}` is not allowed")
+                raise self.error(f"`{ast.unparse(node)}` is not allowed")
 
     def bool_op(self, op: ast.boolop, values: list[Expression]) -> Expression:
         word, function = ("and", "every") if isinstance(op, ast.And) else ("or", "either")
@@ -143,7 +141,9 @@ class _Translator:
                     f"in.{name}.sizes[{dimension}]", f"{name}.size({dimension})", "int"
                 )
             case "dtype", [ast.Name(id=name)] if name in self.scope.tensors:
-                return Expression(f"dtype_name(in.{name}.dtype)", f"rules.dtype_name({name}.dtype)", "str")
+                return Expression(
+                    f"dtype_name(in.{name}.dtype)", f"rules.dtype_name({name}.dtype)", "str"
+                )
             case "given", [ast.Name(id=name)] if name in self.scope.tensors:
                 return Expression(f"in.{name}.given", f"rules.given({name})", "bool")
             case "len", [ast.Name(id=name)] if name in self.scope.lists:
@@ -163,7 +163,7 @@ class _Translator:
                 )
             case _:
                 shown = ", ".join(ast.unparse(argument) for argument in arguments)
-                self.fail(f"`{function}({shown})` is not allowed")
+                raise self.error(f"`{function}({shown})` is not allowed")
 
 
 def translate(text: str, scope: Scope) -> Expression:

@@ -50,12 +50,12 @@ class Argument(Table):
     type: str = Field(pattern=rf"^({TENSOR_TYPE}|int\[\]|str|ScalarType\?|SymInt)$")
     doc: str
     default: str = ""
-    dtypes: list[str] = []
+    dtypes: list[str] = Field(default=[])
     rank: int = 1
     contiguous: bool = False
     device_of: str = ""
     gradient: bool = True
-    values: list[str] = []
+    values: list[str] = Field(default=[])
 
     @property
     def is_tensor(self) -> bool:
@@ -96,7 +96,7 @@ class DispatchAxis(Table):
     """How an axis is chosen: by an argument's dtype, or by the launcher among all values of the spec."""
 
     dtype_of: str = ""
-    values: dict[str, Value] = {}
+    values: dict[str, Value] = Field(default={})
     chosen_by: str = ""
 
 
@@ -114,8 +114,8 @@ class Operator(Table):
     summary: str
     returns: str
     arguments: list[Argument] = Field(min_length=1)
-    checks: list[Check] = []
-    dispatch: list[Dispatch] = []
+    checks: list[Check] = Field(default=[])
+    dispatch: list[Dispatch] = Field(default=[])
 
     @property
     def camel(self) -> str:
@@ -123,7 +123,7 @@ class Operator(Table):
         return camel(self.name)
 
     @property
-    def schema(self) -> str:
+    def torch_schema(self) -> str:
         """The schema as torch's dispatcher reads it, every argument positional."""
         arguments = ", ".join(
             f"{a.type} {a.name}" + (f"={a.default}" if a.default else "") for a in self.arguments
@@ -135,7 +135,7 @@ class OperatorsFile(Table):
     """A whole operators.toml."""
 
     schema_version: Literal[1]
-    check_sets: dict[str, list[Check]] = {}
+    check_sets: dict[str, list[Check]] = Field(default={})
     operators: list[Operator] = Field(min_length=1)
 
 
@@ -214,7 +214,10 @@ class _Checker:
             extra = argument.model_fields_set - {"name", "type", "doc", "default", *allowed}
             for name in sorted(extra):
                 self.report(
-                    f"{place}.{name}", None, f"says nothing about {argument.type}", format_names(allowed)
+                    f"{place}.{name}",
+                    None,
+                    f"says nothing about {argument.type}",
+                    format_names(allowed),
                 )
 
     def checks(self, operator: Operator, key: str) -> CheckedOperator:

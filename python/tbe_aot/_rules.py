@@ -76,8 +76,9 @@ def require_known(operator: str, condition: Condition, message: Callable[[], str
 
 
 def alternatives(words: Sequence[str]) -> str:
-    """ "a", "a or b", "a, b or c"."""
-    return " or ".join([*([", ".join(words[:-1])] if words[:-1] else []), *words[-1:]])
+    """Words as ``a``, ``a or b``, ``a, b or c``."""
+    commas = ", ".join(words[:-1])
+    return f"{commas} or {words[-1]}" if commas else words[-1]
 
 
 def expect_tensor(

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ._library import FOLDER
-from ._operator_rules import AXES
+from ._operator_rules import AXES, accept_forward
+from ._rules import given
 
 WEIGHT_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 BOUNDS_KERNELS = ("check_offsets", "repair_offsets", "check_indices")
@@ -116,20 +117,32 @@ def explain(
 ) -> Explanation:
     """Which kernels ``torch.ops.tbe_aot.forward`` would launch for these arguments, and why; launches none.
 
-    Args:
-        weights: and the following arguments up to output_dtype: those of the operator.
-        arch: the arch to plan for; default that of the weights' device, or the first of the build for CPU tensors.
+    The arguments are the operator's; ``arch`` is the arch to plan for, by default that of the weights' device, or the
+    first of the build for tensors on a CPU.
 
     Raises:
         RuntimeError: the operator would refuse the arguments.
         ImportError: see ``launcher``.
     """
+    sizes = accept_forward(
+        weights,
+        features,
+        layout,
+        indices,
+        offsets,
+        per_sample_weights,
+        pooling,
+        output_dtype,
+        None,
+        None,
+        0,
+        0,
+    )
     native = launcher()
     if arch is None:
         on_cuda = weights.is_cuda
         arch = native.device_arch(weights.get_device()) if on_cuda else native.archs()[0].name
-    weighted = per_sample_weights is not None and per_sample_weights.numel() > 0
-    total_bags = offsets.numel() - 1
+    sample_weights = per_sample_weights if given(per_sample_weights) else None
     plan = native.plan_forward(
         arch=arch,
         layout=layout,
@@ -141,10 +154,10 @@ def explain(
         features=features.data_ptr(),
         indices=indices.data_ptr(),
         offsets=offsets.data_ptr(),
-        per_sample_weights=per_sample_weights.data_ptr() if weighted else 0,
+        per_sample_weights=0 if sample_weights is None else sample_weights.data_ptr(),
         lookups=indices.numel(),
-        batch_size=total_bags // layout[1],
-        total_bags=total_bags,
+        batch_size=sizes.batch_size,
+        total_bags=sizes.total_bags,
     )
     return Explanation(
         arch=arch,

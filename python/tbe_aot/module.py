@@ -238,14 +238,12 @@ class TableBatchedEmbeddingBags(nn.Module):
         # Asked of an empty tensor first, so that a dtype without kernels changes nothing.
         new_dtype = fn(self.weights.detach()[:0]).dtype
         metadata = make_features(self.table_specs, self.feature_tables, new_dtype, "cpu")
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if new_dtype != self.weights_dtype:
             # 16 bytes hold another number of elements now: pitch, offsets and alignment change.
             old_views = self._views(self.weights.detach())
             self.metadata = metadata
-            moved = torch.zeros(
-                metadata.weights_numel, dtype=new_dtype, device=self.weights.device
-            )
+            moved = torch.zeros(metadata.weights_numel, dtype=new_dtype, device=self.weights.device)
             for name, view in self._views(moved).items():
                 view.copy_(old_views[name])
             self.weights = nn.Parameter(moved, requires_grad=self.weights.requires_grad)

@@ -12,7 +12,7 @@ import torch
 from . import _operator_rules as rules
 
 
-@torch.library.register_fake("tbe_aot::forward")
+@torch.library.register_fake("tbe_aot::forward")  # type: ignore[untyped-decorator]
 def _forward(
     weights: torch.Tensor,
     features: torch.Tensor,
@@ -45,7 +45,7 @@ def _forward(
     return weights.new_empty(shape, dtype=output_dtype or torch.float32)
 
 
-@torch.library.register_fake("tbe_aot::check_bounds")
+@torch.library.register_fake("tbe_aot::check_bounds")  # type: ignore[untyped-decorator]
 def _check_bounds(
     indices: torch.Tensor,
     offsets: torch.Tensor,
