@@ -5,8 +5,12 @@ Inductor needs triton to compile; what it leaves behind must not. Run as a progr
 
 from __future__ import annotations
 
+import json
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 if sys.argv[1] == "run":
     # Hidden, not absent: whatever runs here was compiled before.
@@ -28,8 +32,6 @@ BATCHES = (32, 7, 200)
 
 class Model(torch.nn.Module):
     """A MEAN lookup between pointwise work that Inductor compiles into kernels of its own."""
-
-    layout: list[int]
 
     def __init__(self, lookup: Lookup) -> None:
         super().__init__()
@@ -64,41 +66,72 @@ def make(device: torch.device) -> tuple[Model, list[tuple[torch.Tensor, torch.Te
     return model, [(lookup.indices, lookup.offsets) for lookup in lookups]
 
 
-def compile_models(folder: Path) -> None:
-    """torch.compile is compared at once; an AOTInductor package, an exported program and a script are left in ``folder``."""
-    device = torch.device("cuda", 0)
-    model, inputs = make(device)
-    with torch.no_grad():
-        expected = [model(*pair) for pair in inputs]
-        compiled = torch.compile(model, fullgraph=True, dynamic=True)
-        for pair, result in zip(inputs, expected, strict=True):
-            torch.testing.assert_close(compiled(*pair), result, rtol=2e-3, atol=2e-3)
-        dynamic = {
-            "indices": {0: torch.export.Dim.AUTO},
-            "offsets": {0: torch.export.Dim.AUTO},
+def outcome(action: Callable[[], object]) -> str:
+    """Either "right", or the traceback that the action ended with."""
+    try:
+        action()
+    except Exception:  # noqa: BLE001  whatever it was, it is reported
+        return traceback.format_exc()
+    return "right"
+
+
+def outcomes(actions: dict[str, Callable[[], object]]) -> dict[str, str]:
+    """How each action ended; one that fails does not stop the others."""
+    return {name: outcome(action) for name, action in actions.items()}
+
+
+def compare(model: Any, numbers: dict[str, Any]) -> None:
+    """On every batch size, also those that were not traced."""
+    for pair, expected in zip(numbers["inputs"], numbers["expected"], strict=True):
+        torch.testing.assert_close(model(*pair), expected, rtol=2e-3, atol=2e-3)
+
+
+def compile_models(folder: Path) -> dict[str, str]:
+    """Compare torch.compile with eager; leave a package, an exported program and a script in ``folder``."""
+    model, inputs = make(torch.device("cuda", 0))
+    numbers = {"inputs": inputs, "expected": [model(*pair) for pair in inputs]}
+    torch.save(numbers, folder / "numbers.pt")
+    dynamic = {name: {0: torch.export.Dim.AUTO} for name in ("indices", "offsets")}
+
+    def export() -> torch.export.ExportedProgram:
+        return torch.export.export(model, inputs[0], dynamic_shapes=dynamic)
+
+    return outcomes(
+        {
+            "compile": lambda: compare(torch.compile(model, fullgraph=True, dynamic=True), numbers),
+            "export": lambda: torch.export.save(export(), folder / "exported.pt2"),
+            "package": lambda: torch._inductor.aoti_compile_and_package(
+                export(), package_path=str(folder / "package.pt2")
+            ),
+            "script": lambda: torch.jit.script(model).save(str(folder / "script.pt")),
         }
-        exported = torch.export.export(model, inputs[0], dynamic_shapes=dynamic)
-        torch.export.save(exported, folder / "exported.pt2")
-        torch._inductor.aoti_compile_and_package(exported, package_path=str(folder / "package.pt2"))
-        torch.jit.script(model).save(str(folder / "script.pt"))
-    torch.save({"inputs": inputs, "expected": expected}, folder / "numbers.pt")
+    )
 
 
-def run_models(folder: Path) -> None:
+def run_models(folder: Path) -> dict[str, str]:
     """Load each artifact and compare."""
     numbers = torch.load(folder / "numbers.pt", map_location="cuda")
-    models = {
-        "AOTInductor package": torch._inductor.aoti_load_package(str(folder / "package.pt2")),
-        "exported program": torch.export.load(folder / "exported.pt2").module(),
-        "script": torch.jit.load(str(folder / "script.pt"), map_location="cuda"),
-    }
+
+    def load_package() -> Any:
+        return torch._inductor.aoti_load_package(str(folder / "package.pt2"))
+
+    return outcomes(
+        {
+            "export": lambda: compare(torch.export.load(folder / "exported.pt2").module(), numbers),
+            "package": lambda: compare(load_package(), numbers),
+            "script": lambda: compare(
+                torch.jit.load(str(folder / "script.pt"), map_location="cuda"), numbers
+            ),
+        }
+    )
+
+
+def main() -> None:
+    """Print a line of JSON: what each model ended with."""
+    action = {"compile": compile_models, "run": run_models}[sys.argv[1]]
     with torch.no_grad():
-        for name, model in models.items():
-            print("loaded:", name)
-            for pair, expected in zip(numbers["inputs"], numbers["expected"], strict=True):
-                torch.testing.assert_close(model(*pair), expected, rtol=2e-3, atol=2e-3)
-            print("right:", name)
+        print(json.dumps(action(Path(sys.argv[2]))))
 
 
 if __name__ == "__main__":
-    {"compile": compile_models, "run": run_models}[sys.argv[1]](Path(sys.argv[2]))
+    main()
