@@ -41,6 +41,7 @@ COMPILE_FLAGS = (
     "-std=c++17",
     "-O2",
     "-g0",
+    "-DNDEBUG",
     "-fPIC",
     "-fvisibility=hidden",
     "-fvisibility-inlines-hidden",
@@ -196,8 +197,14 @@ def _ninja_file(
         raise BuildError(
             f"{artifacts}: not a finished artifact folder; it needs packs, manifest.json and generated/"
         )
-    # __FILE__ and debug information must not tell where the build took place.
-    roots = {SOURCE_DIR: "csrc_launcher", generated: "generated", build_dir: "build"}
+    pybind11_include = Path(pybind11.get_include()).resolve()
+    # Assertions and messages of headers must not tell where the build took place.
+    roots = {
+        SOURCE_DIR: "csrc_launcher",
+        generated: "generated",
+        build_dir: "build",
+        pybind11_include: "pybind11",
+    }
     includes = [f"-I{SOURCE_DIR}", f"-iquote{SOURCE_DIR / 'core'}", f"-I{generated}"]
     torch_flags: list[str] = []
     link_flags: list[str] = []
@@ -242,7 +249,7 @@ def _ninja_file(
         "-ldl",
     ]
     edges.append(_edge(result.library, "link", objects, implicit=[exports], flags=library_flags))
-    python_flags = [f"-isystem{interpreter.include}", f"-isystem{pybind11.get_include()}"]
+    python_flags = [f"-isystem{interpreter.include}", f"-isystem{pybind11_include}"]
     module_objects = [compile_source(source, python_flags) for source in _sources("python")]
     module_flags = [f"-L{result.library.parent}", "-ltbe_aot", "-Wl,-rpath,$ORIGIN/lib"]
     edges.append(

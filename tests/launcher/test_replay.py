@@ -1,0 +1,358 @@
+"""Planned, launched, recorded, replayed: the launcher's own grids and arguments lead to the right numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from tests import oracle
+from tests.launcher.replay import replay
+from tests.launcher.support import Built, Child, Process, process
+
+WEIGHT_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+STREAM = 0x77
+# Beyond both ends of an output, which no launch may touch.
+MARGIN = 32
+UNTOUCHED = -77.0
+
+
+@pytest.fixture(scope="module")
+def interpreting(built: Built) -> Iterator[Process]:
+    with process(built, "9.0 NVIDIA H200;10.0 NVIDIA B200", TRITON_INTERPRET="1") as running:
+        yield running
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Tables of ``rows`` rows; ``lengths[t][b]`` lookups in bag b of feature t.
+
+    ``padded[t]``: rows of the feature's table start at multiples of 16 bytes. VBE: two ranks share the bags of each
+    feature, the first one taking a third.
+    """
+
+    dims: tuple[int, ...] = (16, 24)
+    padded: tuple[bool, ...] = (True, True)
+    rows: int = 7
+    lengths: tuple[tuple[int, ...], ...] = ((30, 0, 25), (40, 29, 20))
+    weight_dtype: str = "fp16"
+    output_dtype: str = "fp32"
+    index_width: int = 64
+    weighted: bool = False
+    mean: bool = False
+    vbe: bool = False
+    weights_shift: int = 0
+    device: int = 0
+
+    @property
+    def bags(self) -> list[int]:
+        return [len(lengths) for lengths in self.lengths]
+
+    @property
+    def batch_sizes(self) -> list[list[int]]:
+        return [[count // 3, count - count // 3] for count in self.bags]
+
+
+def _bucket(child: Child, dim: int) -> int:
+    buckets: list[int] = child.launcher.buckets()
+    return next(bucket for bucket in buckets if bucket >= dim)
+
+
+@dataclass
+class _Tables:
+    weights: torch.Tensor
+    tables: list[torch.Tensor]
+    features: torch.Tensor
+    layout: list[int]
+
+
+def _make_tables(child: Child, problem: Problem, generator: torch.Generator) -> _Tables:
+    """Weights, feature table and layout, features grouped by (bucket, aligned)."""
+    dtype = WEIGHT_DTYPES[problem.weight_dtype]
+    unit = 16 // dtype.itemsize
+    pitches = [
+        -(-dim // unit) * unit if padded else dim
+        for dim, padded in zip(problem.dims, problem.padded, strict=True)
+    ]
+    # A table whose rows are not padded must not move the next one.
+    sizes = [-(-pitch * problem.rows // unit) * unit for pitch in pitches]
+    storage = torch.randn(sum(sizes) + problem.weights_shift, generator=generator).to(dtype)
+    weights = storage[problem.weights_shift :]
+    rows, tables, start, column = [], [], 0, 0
+    for t, (dim, pitch) in enumerate(zip(problem.dims, pitches, strict=True)):
+        rows.append([t, start, pitch, dim, problem.rows, column, t, t * problem.rows])
+        tables.append(weights[start : start + pitch * problem.rows].view(-1, pitch)[:, :dim])
+        start, column = start + sizes[t], column + dim
+    groups: dict[tuple[int, int], list[list[int]]] = {}
+    for row, pitch in zip(rows, pitches, strict=True):
+        groups.setdefault((_bucket(child, row[3]), int(pitch % unit == 0)), []).append(row)
+    total_rows = problem.rows * len(rows)
+    layout = [1, len(rows), column, weights.numel(), total_rows, problem.rows]
+    ordered = []
+    for (bucket, aligned), members in sorted(groups.items()):
+        layout += [bucket, aligned, len(members)]
+        ordered += members
+    return _Tables(weights, tables, torch.tensor(ordered), layout)
+
+
+def _vbe_output_offsets(problem: Problem) -> torch.Tensor:
+    """Start of each bag's output row: rank-major, then feature, then sample."""
+    starts, element = {}, 0
+    for rank in range(2):
+        for t, dim in enumerate(problem.dims):
+            for sample in range(problem.batch_sizes[t][rank]):
+                starts[t, rank, sample] = element
+                element += dim
+    return torch.tensor([starts[key] for key in sorted(starts)], dtype=torch.int64)
+
+
+def _solve(
+    child: Child, problem: Problem
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[str]]:
+    """(output, float64 oracle, error scale, variants launched)."""
+    generator = torch.Generator().manual_seed(0)
+    made = _make_tables(child, problem, generator)
+    index_dtype = torch.int32 if problem.index_width == 32 else torch.int64
+    flat = [length for lengths in problem.lengths for length in lengths]
+    offsets = torch.tensor([0, *flat]).cumsum(0).to(index_dtype)
+    indices = torch.randint(-1, problem.rows, (sum(flat),), generator=generator).to(index_dtype)
+    sample_weights = torch.rand(sum(flat), generator=generator) + 0.5
+    bag_offsets = torch.tensor([0, *problem.bags]).cumsum(0)
+    output_offsets = _vbe_output_offsets(problem)
+    elements = sum(count * dim for count, dim in zip(problem.bags, problem.dims, strict=True))
+    storage = torch.full(
+        [elements + 2 * MARGIN], UNTOUCHED, dtype=WEIGHT_DTYPES[problem.output_dtype]
+    )
+    output = storage[MARGIN : MARGIN + elements]
+    output.fill_(torch.nan)
+
+    plan = child.launcher.plan_forward(
+        arch=child.launcher.device_arch(problem.device),
+        layout=made.layout,
+        weight_dtype=problem.weight_dtype,
+        output_dtype=problem.output_dtype,
+        index_width=problem.index_width,
+        mean=problem.mean,
+        output=output.data_ptr(),
+        weights=made.weights.data_ptr(),
+        features=made.features.data_ptr(),
+        indices=indices.data_ptr(),
+        offsets=offsets.data_ptr(),
+        per_sample_weights=sample_weights.data_ptr() if problem.weighted else 0,
+        vbe_bag_offsets=bag_offsets.data_ptr() if problem.vbe else 0,
+        vbe_output_offsets=output_offsets.data_ptr() if problem.vbe else 0,
+        lookups=indices.numel(),
+        batch_size=max(problem.bags),
+        total_bags=len(flat),
+    )
+    child.standin.take()
+    child.launcher.launch(plan, problem.device, STREAM)
+    variants = replay(child.standin)
+
+    assert (storage[:MARGIN] == UNTOUCHED).all()
+    assert (storage[MARGIN + elements :] == UNTOUCHED).all()
+    described = [oracle.Feature(table) for table in made.tables]
+    pooling = "mean" if problem.mean else "sum"
+    weighted = sample_weights if problem.weighted else None
+    if problem.vbe:
+        expected, scale = oracle.forward_vbe(
+            described, indices, offsets, problem.batch_sizes, weighted, pooling
+        )
+    else:
+        expected, scale = oracle.forward(described, indices, offsets, weighted, pooling)
+    return output.view(expected.shape), expected, scale, variants
+
+
+MIXED = (3, 16, 8, 40, 64)
+MIXED_PADDING = (False, True, True, True, False)
+SHORT_BAGS = ((1, 0, 2, 1, 1), (0, 0, 3, 1, 0), (2, 1, 1, 0, 1), (1, 1, 1, 1, 1), (0, 2, 0, 1, 1))
+LONG_BAGS = tuple(tuple(length + 28 for length in lengths) for lengths in SHORT_BAGS)
+
+
+@pytest.mark.parametrize(
+    ("problem", "shapes"),
+    [
+        pytest.param(Problem(), ["d16 aligned long", "d32 aligned long"], id="long-bags"),
+        pytest.param(
+            Problem(MIXED, MIXED_PADDING, lengths=LONG_BAGS),
+            ["d16 generic long", "d16 aligned long", "d64 aligned long"],
+            id="mixed-dims-and-alignment",
+        ),
+        pytest.param(
+            Problem(MIXED, MIXED_PADDING, lengths=SHORT_BAGS, weight_dtype="bf16", index_width=32),
+            ["d16 generic short", "d16 aligned short", "d64 aligned short"],
+            id="mixed-short-bf16-i32",
+        ),
+        pytest.param(
+            Problem(weighted=True, mean=True),
+            ["d16 aligned long", "d32 aligned long"],
+            id="weighted-mean",
+        ),
+        pytest.param(
+            Problem(MIXED, MIXED_PADDING, lengths=SHORT_BAGS, weighted=True, output_dtype="fp16"),
+            ["d16 generic short", "d16 aligned short", "d64 aligned short"],
+            id="mixed-short-weighted-fp16",
+        ),
+        pytest.param(
+            Problem(weight_dtype="fp32", output_dtype="bf16", device=1),
+            ["d16 aligned long", "d32 aligned long"],
+            id="fp32-to-bf16-on-sm100",
+        ),
+        pytest.param(
+            Problem(weights_shift=1),
+            ["d16 generic long", "d32 generic long"],
+            id="weights-address-off-by-one-element",
+        ),
+        pytest.param(
+            Problem(weights_shift=8),
+            ["d16 aligned long", "d32 aligned long"],
+            id="weights-address-off-by-16-bytes",
+        ),
+        pytest.param(
+            Problem(
+                dims=(16, 24, 16), padded=(True,) * 3, lengths=((3, 1), (9,), (0, 2, 4)), vbe=True
+            ),
+            ["d16 aligned short", "d32 aligned short"],
+            id="vbe",
+        ),
+        pytest.param(
+            Problem(
+                dims=(16, 5, 64),
+                padded=(True, False, True),
+                lengths=((40, 30), (29,), (35, 45, 31, 30)),
+                vbe=True,
+                weighted=True,
+                mean=True,
+                weight_dtype="fp32",
+                index_width=32,
+            ),
+            ["d16 aligned long", "d16 generic long", "d64 aligned long"],
+            id="vbe-mixed-weighted-mean-i32",
+        ),
+        pytest.param(
+            Problem(dims=(130, 520), lengths=((2, 1), (1, 3))),
+            ["d256 aligned short", "d1024 aligned long"],
+            id="wide-rows",
+        ),
+        pytest.param(
+            Problem(lengths=((0, 0), (0, 0)), mean=True),
+            ["d16 aligned short", "d32 aligned short"],
+            id="no-lookups",
+        ),
+    ],
+)
+def test_forward(interpreting: Process, problem: Problem, shapes: list[str]) -> None:
+    actual, expected, scale, variants = interpreting.run(_solve, problem)
+    assert oracle.within_tolerance(actual, expected, scale)
+    launched = []
+    for name in variants:
+        _, bucket, _, weighted, alignment, shape = name.replace("__", "_").split("_")[1:]
+        assert weighted == ("weighted" if problem.weighted else "unweighted")
+        launched.append(f"{bucket} {alignment} {shape}")
+    assert sorted(launched) == sorted(shapes)
+
+
+def test_no_bags_launch_nothing(interpreting: Process) -> None:
+    actual, _, _, variants = interpreting.run(_solve, Problem(lengths=((), ())))
+    assert actual.shape == (0, 40)
+    assert variants == []
+
+
+# --- Bounds check -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Lookups to check; ``bags`` per feature, VBE when they differ."""
+
+    indices: tuple[int, ...]
+    offsets: tuple[int, ...]
+    rows: tuple[int, ...] = (4, 0, 9)
+    bags: tuple[int, ...] = (2, 2, 2)
+    index_width: int = 64
+    count: bool = True
+
+
+def _check(
+    child: Child, problem: Bounds
+) -> tuple[torch.Tensor, torch.Tensor, list[int], int, list[str]]:
+    """(checked indices, checked offsets, report, invalid_count, variants launched)."""
+    dtype = torch.int32 if problem.index_width == 32 else torch.int64
+    indices = torch.tensor(problem.indices, dtype=dtype)
+    offsets = torch.tensor(problem.offsets, dtype=dtype)
+    indices_out, offsets_out = torch.full_like(indices, 77), torch.full_like(offsets, 77)
+    # Grouping reorders features: only the first column says which is which.
+    features = torch.tensor(
+        [[t, 0, 8, 8, rows, 0, t, 0] for t, rows in enumerate(problem.rows)]
+    ).flip(0)
+    bag_offsets = torch.tensor([0, *problem.bags]).cumsum(0)
+    report, count = torch.full([4], 99), torch.tensor([5])
+    vbe = len(set(problem.bags)) > 1
+    plan = child.launcher.plan_check_bounds(
+        arch="sm90",
+        index_width=problem.index_width,
+        indices=indices.data_ptr(),
+        offsets=offsets.data_ptr(),
+        features=features.data_ptr(),
+        vbe_bag_offsets=bag_offsets.data_ptr() if vbe else 0,
+        indices_out=indices_out.data_ptr(),
+        offsets_out=offsets_out.data_ptr(),
+        report=report.data_ptr(),
+        invalid_count=count.data_ptr() if problem.count else 0,
+        feature_count=len(problem.rows),
+        lookups=indices.numel(),
+        offsets_numel=offsets.numel(),
+        batch_size=max(problem.bags),
+    )
+    child.standin.take()
+    child.launcher.launch(plan, 0, STREAM)
+    variants = replay(child.standin)
+    # The caller's tensors are never written.
+    assert indices.tolist() == list(problem.indices)
+    assert offsets.tolist() == list(problem.offsets)
+    return indices_out, offsets_out, report.tolist(), int(count), variants
+
+
+GOOD = (3, -1, 0, -1, -1, 8, 2, 8)
+GOOD_OFFSETS = (0, 2, 3, 3, 5, 6, 8)
+
+
+BAD = (4, -2, 0, 0, -1, 9, 2, -7)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        pytest.param(Bounds(GOOD, GOOD_OFFSETS), id="good"),
+        pytest.param(Bounds(BAD, GOOD_OFFSETS), id="bad-indices"),
+        pytest.param(
+            Bounds(BAD, GOOD_OFFSETS, index_width=32, count=False), id="counted-in-the-report-i32"
+        ),
+        pytest.param(Bounds(GOOD, (-100, 2, 3, 3, 5, 6, 108)), id="bad-first-and-last-offset"),
+        pytest.param(Bounds(GOOD, (0, 5, 3, 3, 5, 6, 7), index_width=32), id="falling-offsets-i32"),
+        pytest.param(Bounds(BAD, (0, 1, 3, 3, 5, 6, 8), bags=(1, 2, 3)), id="vbe"),
+        pytest.param(Bounds((), (0, 0, 0, 0, 0, 0, 0)), id="no-lookups"),
+        pytest.param(Bounds((7,) * 8, GOOD_OFFSETS, rows=(7, 7, 7)), id="all-indices-bad"),
+    ],
+)
+def test_check_bounds(interpreting: Process, problem: Bounds) -> None:
+    indices, offsets, report, count, variants = interpreting.run(_check, problem)
+    expected = oracle.check_bounds(
+        torch.tensor(problem.indices, dtype=indices.dtype),
+        torch.tensor(problem.offsets, dtype=offsets.dtype),
+        problem.rows,
+        problem.bags,
+    )
+    assert indices.tolist() == expected.indices.tolist()
+    assert offsets.tolist() == expected.offsets.tolist()
+    assert report[0] == expected.invalid_offsets
+    assert (report[1] > 0) == (expected.invalid_offsets > 0)
+    counted = count - 5 if problem.count else report[3]
+    assert counted == expected.invalid_indices
+    changed = [
+        i for i, (a, b) in enumerate(zip(problem.indices, indices.tolist(), strict=True)) if a != b
+    ]
+    assert report[2] == (len(problem.indices) - changed[0] if changed else 0)
+    assert len(variants) == (3 if problem.indices else 2)
