@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.gpu import installed
-from tests.gpu.support import DTYPES, Lookup, make_lookup, make_tables
+from tests.gpu.support import DTYPES, Lookup, make_lookup, make_tables, unit
 
 # Rows of the tables: small, so that float64 sums stay cheap, yet with more rows than any bag is long.
 ROWS = (211, 97)
@@ -13,12 +13,19 @@ ROWS = (211, 97)
 FEATURE_TABLES = (0, 1, 0)
 
 
-def feature_dims(variant: installed.Variant) -> list[int]:
-    """Two dims of the variant's bucket and alignment: the widest, and the narrowest or an odd one."""
+def feature_dims(variant: installed.Variant, *, odd: bool) -> list[int]:
+    """Two dims of the variant's bucket, about the widest and the narrowest.
+
+    Odd ones make rows of the output that no vector can be stored to; the others, which only padded rows have, are
+    multiples of 16 bytes.
+    """
     buckets = installed.buckets()
     position = buckets.index(variant.bucket)
     narrowest = buckets[position - 1] + 1 if position else 1
-    return [variant.bucket if variant.aligned else variant.bucket - 1, narrowest]
+    if odd:
+        return [variant.bucket - 1, narrowest]
+    step = unit(DTYPES[variant.weight_dtype])
+    return [variant.bucket, -(-narrowest // step) * step]
 
 
 def bag_lengths(variant: installed.Variant, bags: int, generator: torch.Generator, short: bool):
@@ -38,14 +45,14 @@ def bag_lengths(variant: installed.Variant, bags: int, generator: torch.Generato
 
 
 def lookup_for(
-    variant: installed.Variant, number: int, device: torch.device, *, short: bool
+    variant: installed.Variant, number: int, device: torch.device, *, short: bool, odd: bool
 ) -> Lookup:
     """A lookup that the variant serves; every third one is VBE, -1 is among the indices of all."""
     generator = torch.Generator().manual_seed(number)
     dtype = DTYPES[variant.weight_dtype]
     tables = make_tables(
         ROWS,
-        feature_dims(variant),
+        feature_dims(variant, odd=odd),
         dtype,
         device,
         seed=number,

@@ -221,10 +221,11 @@ def test_pruned_rows_add_nothing_but_count_in_the_mean(short, cuda):
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
 @pytest.mark.parametrize("weight_dtype", list(DTYPES.values()), ids=str)
+@pytest.mark.parametrize("padding", [0, None], ids=["dense", "padded"])
 @pytest.mark.parametrize("dim", [1, 2, 3, 5, 127])
-def test_any_dim(dim, weight_dtype, weighted, cuda):
+def test_any_dim(dim, padding, weight_dtype, weighted, cuda):
     """torchrec 1495."""
-    tables = make_tables((50, 9), (dim, dim), weight_dtype, cuda, padding=0)
+    tables = make_tables((50, 9), (dim, dim), weight_dtype, cuda, padding=padding)
     for longest in (2, 20):
         lengths = random_lengths(2 * 37, longest)
         lookup = make_lookup(tables, (0, 1), installed.buckets(), lengths, weighted=weighted)
@@ -285,20 +286,22 @@ def test_row_pitch_wider_than_the_row(cuda):
 
 
 def test_one_odd_table_does_not_demote_its_bucket(cuda):
-    """Features of one bucket are split by alignment; the last one keeps the output's rows 16 bytes apart."""
-    tables = make_tables((50, 60, 70, 80), (128, 128, 127, 1), torch.float16, cuda)
-    lookup = make_lookup(tables, (0, 1, 2, 3), installed.buckets(), random_lengths(80, 40))
+    """Features of one bucket are split by alignment: the last table starts 3 elements off."""
+    tables = make_tables((50, 1, 60), (128, 3, 128), torch.float16, cuda, padding=0)
+    lookup = make_lookup(tables, (0, 2), installed.buckets(), random_lengths(80, 40))
     assert_right(lookup)
     kinds = ["aligned" in name for name in installed.explain_forward(lookup)]
-    assert sorted(kinds) == [False, False, True]
+    assert sorted(kinds) == [False, True]
 
 
-def test_output_rows_that_are_not_16_bytes_apart(cuda):
-    """Every row is aligned but the output's: the generic variant runs."""
-    tables = make_tables((50, 70), (128, 127), torch.float16, cuda)
-    lookup = make_lookup(tables, (0, 1), installed.buckets(), random_lengths(80, 40))
-    assert_right(lookup)
-    assert not any("aligned" in name for name in installed.explain_forward(lookup))
+@pytest.mark.parametrize("output_dtype", OUTPUT_DTYPES, ids=str)
+@pytest.mark.parametrize("last", [1, 8, 120], ids=lambda dim: f"beside_{dim}")
+def test_padded_rows_are_aligned_whatever_the_output_is(last, output_dtype, cuda):
+    """Rows of the output may start anywhere: they are stored right, and nothing beside them is."""
+    tables = make_tables((50, 60, 70), (128, 127, last), torch.float16, cuda)
+    lookup = make_lookup(tables, (0, 1, 2), installed.buckets(), random_lengths(120, 40))
+    assert_right(lookup, "sum", output_dtype)
+    assert all("aligned" in name for name in installed.explain_forward(lookup))
 
 
 def test_non_contiguous_inputs(cuda):
