@@ -87,7 +87,7 @@ audit: $(MANIFEST) ## variants, registers, loads and sizes, from the manifest (f
 	$(BIN)/python -m aot_build report $(MANIFEST)
 
 bench: develop ## the benchmarks; needs a GPU, and FBGEMM for the comparison
-	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+	PYTHONPATH=python $(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 lint: $(VENV)/.dev ## what the commit hook and CI check
 	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files --show-diff-on-failure

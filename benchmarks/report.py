@@ -214,7 +214,7 @@ def draw_chart(results: Results, path: Path) -> bool:
     axes.set_title(
         f"Forward on {env.device}, torch {env.torch}, FBGEMM {env.peer}, fp16 tables", fontsize=10
     )
-    axes.legend(fontsize=8, ncols=4)
+    figure.legend(loc="outside lower center", fontsize=8, ncols=4)
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"Date": None} if path.suffix == ".svg" else None
     figure.savefig(path, metadata=metadata, dpi=150)
