@@ -5,7 +5,7 @@ PYTHON ?= python3
 # The torch that is installed and built against. Empty: install none, and name an unpacked torch package in TBE_AOT_TORCH.
 TORCH ?= torch==2.13.0
 # ci: a small matrix that covers every axis value; full: what ships.
-PROFILE ?= $(if $(filter wheel audit matrix,$(MAKECMDGOALS)),full,ci)
+PROFILE ?= $(if $(filter wheel audit matrix bench,$(MAKECMDGOALS)),full,ci)
 ARCHS ?= sm90,sm100
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?= -n $(JOBS) --dist loadfile
@@ -86,7 +86,7 @@ $(DIST)/.$(TAG): $(MANIFEST) $(SOURCES)
 audit: $(MANIFEST) ## variants, registers, loads and sizes, from the manifest (full profile)
 	$(BIN)/python -m aot_build report $(MANIFEST)
 
-bench: develop ## the benchmarks; needs a GPU, and FBGEMM for the comparison
+bench: develop ## the benchmarks; needs a GPU, and FBGEMM for the comparison (full profile)
 	PYTHONPATH=python $(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 lint: $(VENV)/.dev ## what the commit hook and CI check
