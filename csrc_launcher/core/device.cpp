@@ -61,10 +61,10 @@ Device::Device(int32_t ordinal) : ordinal_(ordinal) {
   name_ = name;
   driver.check(
       driver.cuDeviceGetAttribute(&major_, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle_),
-      "cuDeviceGetAttribute", "asking for the compute capability of ", describe());
+      "cuDeviceGetAttribute", "asking for the compute capability of ", *this);
   driver.check(
       driver.cuDeviceGetAttribute(&minor_, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle_),
-      "cuDeviceGetAttribute", "asking for the compute capability of ", describe());
+      "cuDeviceGetAttribute", "asking for the compute capability of ", *this);
   // Cubins are compiled for arch-specific targets (sm_90a), which run on that very capability only.
   for (int32_t i = 0; i < kBuild.arch_count; ++i) {
     if (kBuild.archs[i].major == major_ && kBuild.archs[i].minor == minor_) arch_ = i;
@@ -74,7 +74,7 @@ Device::Device(int32_t ordinal) : ordinal_(ordinal) {
 
 int32_t Device::arch() const {
   if (arch_ < 0) {
-    fail("no kernel for ", describe(), ": it has compute capability ", major_, ".", minor_,
+    fail("no kernel for ", *this, ": it has compute capability ", major_, ".", minor_,
          ", this build of tbe-aot holds kernels for ", describe_archs(),
          ". Run on such a GPU, install a build that holds this arch, or keep the tensors on the "
          "CPU");
@@ -90,12 +90,14 @@ CUcontext Device::context() {
   if (context != nullptr) return context;
   const Driver& driver = Driver::get();
   driver.check(driver.cuDevicePrimaryCtxRetain(&context, handle_), "cuDevicePrimaryCtxRetain",
-               "retaining the primary context of ", describe());
+               "retaining the primary context of ", *this);
   context_.store(context, std::memory_order_release);
   return context;
 }
 
-std::string Device::describe() const { return join("device ", ordinal_, " '", name_, "'"); }
+std::ostream& operator<<(std::ostream& out, const Device& device) {
+  return out << "device " << device.ordinal_ << " '" << device.name_ << "'";
+}
 
 Device& get_device(int32_t ordinal) {
   DeviceTable& table = device_table();

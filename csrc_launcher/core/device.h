@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,8 @@ class Device {
   // variant_slot().
   std::atomic<CUfunction>& function(int32_t slot) { return functions_[slot]; }
 
-  // "device 0 'NVIDIA H200'"
-  std::string describe() const;
+  // "device 0 'NVIDIA H200'"; composed only where an error needs it.
+  friend std::ostream& operator<<(std::ostream& out, const Device& device);
 
  private:
   int32_t ordinal_;

@@ -53,11 +53,11 @@ CUfunction load_function(const Driver& driver, const Device& device, int32_t arc
     driver.check(driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                              variant.shared_bytes, kernel, device.handle()),
                  "cuKernelSetAttribute", "asking for ", variant.shared_bytes,
-                 " bytes of shared memory for ", variant.name, " on ", device.describe());
+                 " bytes of shared memory for ", variant.name, " on ", device);
   }
   CUfunction function = nullptr;
   driver.check(driver.cuKernelGetFunction(&function, kernel), "cuKernelGetFunction", "loading ",
-               variant.name, " on ", device.describe());
+               variant.name, " on ", device);
   return function;
 }
 

@@ -34,9 +34,9 @@ void launch(const Driver& driver, Device& device, int32_t arch, const Launch& la
       driver.cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2],
                             kWarpSize * static_cast<uint32_t>(variant.num_warps), 1, 1,
                             static_cast<uint32_t>(variant.shared_bytes), stream, params, nullptr),
-      "cuLaunchKernel", "launching ", variant.name, " on ", device.describe(), " with grid (",
-      launch.grid[0], ", ", launch.grid[1], ", ", launch.grid[2], "), ", variant.num_warps,
-      " warps and ", variant.shared_bytes, " bytes of shared memory");
+      "cuLaunchKernel", "launching ", variant.name, " on ", device, " with grid (", launch.grid[0],
+      ", ", launch.grid[1], ", ", launch.grid[2], "), ", variant.num_warps, " warps and ",
+      variant.shared_bytes, " bytes of shared memory");
 }
 
 }  // namespace
@@ -46,8 +46,8 @@ int32_t device_arch(int32_t device) { return get_device(device).arch(); }
 void run(const Plan& plan, int32_t device_ordinal, void* stream_handle) {
   Device& device = get_device(device_ordinal);
   if (device.arch() != plan.arch) {
-    fail("the plan was made for ", kBuild.archs[plan.arch].name, ", ", device.describe(),
-         " needs one for ", kBuild.archs[device.arch()].name);
+    fail("the plan was made for ", kBuild.archs[plan.arch].name, ", ", device, " needs one for ",
+         kBuild.archs[device.arch()].name);
   }
   const Driver& driver = Driver::get();
   const auto stream = static_cast<CUstream>(stream_handle);
@@ -58,8 +58,7 @@ void run(const Plan& plan, int32_t device_ordinal, void* stream_handle) {
   if (plan.clear.bytes > 0) {
     driver.check(driver.cuMemsetD32Async(device_pointer(plan.clear.address), 0,
                                          plan.clear.bytes / sizeof(uint32_t), stream),
-                 "cuMemsetD32Async", "clearing ", plan.clear.bytes, " bytes on ",
-                 device.describe());
+                 "cuMemsetD32Async", "clearing ", plan.clear.bytes, " bytes on ", device);
   }
   for (size_t i = 0; i < plan.launches.size(); ++i) {
     launch(driver, device, plan.arch, plan.launches[i], stream);
@@ -80,8 +79,7 @@ bool is_capturing(int32_t device_ordinal, void* stream) {
   const ContextGuard context(driver, device.context());
   int status = CU_STREAM_CAPTURE_STATUS_NONE;
   driver.check(driver.cuStreamIsCapturing(static_cast<CUstream>(stream), &status),
-               "cuStreamIsCapturing", "asking whether a stream of ", device.describe(),
-               " is being captured");
+               "cuStreamIsCapturing", "asking whether a stream of ", device, " is being captured");
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
@@ -92,9 +90,9 @@ void copy_to_host(void* destination, const void* source, size_t bytes, int32_t d
   const auto stream = static_cast<CUstream>(stream_handle);
   const ContextGuard context(driver, device.context());
   driver.check(driver.cuMemcpyDtoHAsync(destination, device_pointer(source), bytes, stream),
-               "cuMemcpyDtoHAsync", "copying ", bytes, " bytes from ", device.describe());
+               "cuMemcpyDtoHAsync", "copying ", bytes, " bytes from ", device);
   driver.check(driver.cuStreamSynchronize(stream), "cuStreamSynchronize",
-               "waiting for a copy from ", device.describe());
+               "waiting for a copy from ", device);
 }
 
 std::vector<LoadedVariant> loaded_variants() {
