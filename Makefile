@@ -23,8 +23,8 @@ DIST := dist/$(PROFILE)
 # What a wheel is made of besides the kernels.
 SOURCES := setup.py pyproject.toml README.md LICENSE $(shell find aot_build csrc_launcher python -type f \
   -not -name '*.so' -not -name '*.pyc' -not -path '*/lib/*' -not -name _operator_rules.py 2>/dev/null)
-# A wheel's name has the interpreter in it; there is one per interpreter.
-WHEEL = $(firstword $(wildcard $(DIST)/*-$(TAG)-*.whl))
+# For the shell to expand; there is one per interpreter.
+WHEEL := $(DIST)/*-$(TAG)-*.whl
 
 export TBE_AOT_PROFILE = $(PROFILE)
 export TBE_AOT_ARCHS = $(ARCHS)
@@ -84,7 +84,7 @@ $(DIST)/.$(TAG): $(MANIFEST) $(SOURCES)
 	touch $@
 
 audit: $(MANIFEST) ## variants, registers, loads and sizes, from the manifest (full profile)
-	$(BIN)/python -m aot_build report $(MANIFEST)
+	$(BIN)/python wheels/report.py $(ARTIFACTS) $$(ls $(WHEEL) 2>/dev/null)
 
 bench: develop ## the benchmarks; needs a GPU, and FBGEMM for the comparison (full profile)
 	PYTHONPATH=python $(BIN)/python -m benchmarks $(BENCH_ARGS)

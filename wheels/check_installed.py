@@ -57,9 +57,8 @@ def check_metadata() -> str:
 
 def check_packs() -> str:
     """Every cubin of every pack has the hash that the library was built with."""
-    _launcher.verify()
-    packs = _launcher.packs()
-    return ", ".join(f"{pack.arch}: {len(pack.blobs)} cubins" for pack in packs)
+    cubins = _launcher.verify()
+    return ", ".join(f"{arch}: {count} cubins" for arch, count in cubins.items())
 
 
 def check_lookups(device: torch.device) -> str:
@@ -83,8 +82,8 @@ def check_lookups(device: torch.device) -> str:
         bags = tbe_aot.TableBatchedEmbeddingBags(
             specs, weights_dtype=dtype, output_dtype=output_dtype, pooling=pooling, device=device
         )
-        for table in bags.tables().values():
-            table.detach().copy_(torch.rand(table.shape, generator=generator) - 0.5)
+        for table in bags.table_views().values():
+            table.copy_(torch.rand(table.shape, generator=generator) - 0.5)
         output = bags(
             ids.to(device, width),
             offsets.to(device, width),
@@ -113,13 +112,13 @@ def reference(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """torch.nn.EmbeddingBag's result in fp64, [B, sum of D], and the sum of |w * row| of each element."""
     results: list[list[torch.Tensor]] = [[], []]
-    for feature, table in enumerate(bags.tables().values()):
+    for feature, table in enumerate(bags.table_views().values()):
         bounds = offsets[feature * B : (feature + 1) * B + 1]
         span = slice(int(bounds[0]), int(bounds[-1]))
         lengths = bounds.diff().clamp(min=1).double()[:, None]
         for result, rows in zip(
             results,
-            (table.detach().cpu().double(), table.detach().cpu().double().abs()),
+            (table.cpu().double(), table.cpu().double().abs()),
             strict=True,
         ):
             bag = torch.nn.EmbeddingBag.from_pretrained(rows, mode="sum")

@@ -68,6 +68,8 @@ def variables(folder: Path) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "PATH": str(folder / "bin"),
         "PYTHONPATH": str(_NO_TRITON),
+        # torch says so at import; nothing here converts to NumPy.
+        "PYTHONWARNINGS": "ignore:Failed to initialize NumPy",
         "VIRTUAL_ENV": str(folder),
     }
 
@@ -83,11 +85,14 @@ def _main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--torch", default="torch", help="pip's requirement for torch")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    options = parser.parse_args()
+    # argparse would give the command the options that stand before it.
+    own, command = sys.argv[1:], []
+    if "--" in own:
+        split = own.index("--")
+        own, command = own[:split], own[split + 1 :]
+    options = parser.parse_args(own)
     folder = options.folder.absolute()
     make(folder, options.wheel.absolute(), options.torch)
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if command:
         os.execve(folder / "bin" / command[0], command, variables(folder))  # noqa: S606 - no shell is the point
 
