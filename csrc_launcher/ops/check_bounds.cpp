@@ -25,7 +25,7 @@ rules::CheckBoundsArguments read_arguments(BoxedArguments& boxed) {
   in.offsets = boxed.tensor(rules::kCheckBoundsOffsets).info();
   in.features = boxed.tensor(rules::kCheckBoundsFeatures).info();
   in.layout = boxed.integer_list(rules::kCheckBoundsLayout);
-  in.mode = boxed.string(rules::kCheckBoundsMode);
+  in.bounds_mode = boxed.string(rules::kCheckBoundsBoundsMode);
   in.invalid_count = boxed.tensor(rules::kCheckBoundsInvalidCount).info();
   in.vbe_bag_offsets = boxed.tensor(rules::kCheckBoundsVbeBagOffsets).info();
   return in;
@@ -90,18 +90,18 @@ void check_bounds(StableIValue* stack, uint64_t argument_count, uint64_t /*resul
   const StableTensor& invalid_count = boxed.tensor(rules::kCheckBoundsInvalidCount);
   const StableTensor& vbe_bag_offsets = boxed.tensor(rules::kCheckBoundsVbeBagOffsets);
   const TensorDtype dtype = in.indices.dtype;
-  if (in.mode == "none") {
+  if (in.bounds_mode == "none") {
     return_tensor(&stack[0], indices.clone());
     return_tensor(&stack[1], in.offsets.dtype == dtype ? offsets.clone() : offsets.dense(dtype));
     return;
   }
 
-  const bool fatal = in.mode == "fatal";
+  const bool fatal = in.bounds_mode == "fatal";
   const DeviceKind kind = in.features.device_kind;
   const int32_t device = in.features.device_index;
   void* stream = kind == DeviceKind::kCuda ? current_cuda_stream(device) : nullptr;
   if (fatal && kind == DeviceKind::kCuda && is_capturing(device, stream)) {
-    fail(kOperator, ": mode 'fatal' waits for the device, which a CUDA graph capture forbids; ",
+    fail(kOperator, ": bounds_mode 'fatal' waits for the device, which a CUDA graph capture forbids; ",
          "use 'warning' or 'ignore' while capturing");
   }
   StableTensor checked_indices = empty_tensor({in.indices.numel}, dtype, kind, device);
@@ -118,7 +118,7 @@ void check_bounds(StableIValue* stack, uint64_t argument_count, uint64_t /*resul
   request.offsets_out = checked_offsets.mutable_data();
   request.report = report.mutable_data();
   request.invalid_count =
-      in.invalid_count.given && in.mode != "ignore" ? invalid_count.mutable_data() : nullptr;
+      in.invalid_count.given && in.bounds_mode != "ignore" ? invalid_count.mutable_data() : nullptr;
   request.feature_count = in.feature_count;
   request.lookups = in.indices.numel;
   request.offsets_numel = in.offsets.numel;

@@ -51,12 +51,12 @@ def _check_bounds(
     offsets: torch.Tensor,
     features: torch.Tensor,
     layout: list[int],
-    mode: str = "warning",
+    bounds_mode: str = "warning",
     invalid_count: torch.Tensor | None = None,
     vbe_bag_offsets: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     rules.accept_check_bounds(
-        indices, offsets, features, layout, mode, invalid_count, vbe_bag_offsets
+        indices, offsets, features, layout, bounds_mode, invalid_count, vbe_bag_offsets
     )
     return (
         indices.new_empty(indices.shape),

@@ -60,8 +60,12 @@ def vbe_layout(
             block_dims.append(dims[f])
 
     repeats = torch.tensor(counts, dtype=torch.int64)
-    bag_starts = torch.repeat_interleave(torch.tensor(starts, dtype=torch.int64), repeats)
-    bag_dims = torch.repeat_interleave(torch.tensor(block_dims, dtype=torch.int64), repeats)
+    bag_starts = torch.repeat_interleave(
+        torch.tensor(starts, dtype=torch.int64), repeats, output_size=bag
+    )
+    bag_dims = torch.repeat_interleave(
+        torch.tensor(block_dims, dtype=torch.int64), repeats, output_size=bag
+    )
     output_offsets = bag_starts + torch.arange(bag, dtype=torch.int64) * bag_dims
     # The copies from ordinary memory are staged by the driver: not waiting for them is safe.
     return (

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+
 import tbe_aot
 from tbe_aot.features import FeatureMetadata
 from tests import oracle

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+
+import tbe_aot
 from tests import oracle
 from tests.operators.support import (
     INDEX_DTYPES,
@@ -12,8 +14,6 @@ from tests.operators.support import (
     make_lookup,
     make_tables,
 )
-
-import tbe_aot
 
 
 @pytest.mark.parametrize("index_dtype", INDEX_DTYPES)

@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import tbe_aot
 from tests.operators.support import (
     INDEX_DTYPES,
     OUTPUT_DTYPES,
@@ -14,8 +16,6 @@ from tests.operators.support import (
     make_lookup,
     make_tables,
 )
-
-import tbe_aot
 
 BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 
