@@ -73,7 +73,9 @@ def forward(
     path = out / f"{name}.json"
     results = benchmark.run(options, path)
     console = Console()
-    console.print(Markdown(markdown(results, chart=None)))
+    report_text = markdown(results, chart=None)
+    # A log keeps its tables in one piece.
+    console.print(Markdown(report_text) if console.is_terminal else report_text, soft_wrap=True)
     console.print(f"written: {path}")
     if results.errors:
         raise typer.Exit(1)

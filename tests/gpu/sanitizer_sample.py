@@ -1,6 +1,6 @@
 """A sample of the variants for a memory checker: every value of every axis, every pair of values, small shapes.
 
-    compute-sanitizer --tool memcheck --error-exitcode 9 python -m tests.gpu.sanitizer_sample
+    compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 python -m tests.gpu.sanitizer_sample
 
 Needs no pytest. Every tensor is an allocation of its own, with no allocator in between, so that a read or write past the
 end of one is seen. Prints how many variants ran; exit status 1 if a number is wrong.

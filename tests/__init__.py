@@ -1,0 +1,1 @@
+"""The tests; helpers that several of them share are imported as ``tests.<module>``."""
