@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iterator>
+#include <string>
 
 #include "core/error.h"
 #include "core/kernel_lookup.h"
@@ -46,8 +47,9 @@ ForwardBucket find_bucket(int32_t bucket) {
   const auto end = std::end(generated::kForwardBucketValues);
   const auto found = std::find(begin, end, bucket);
   if (found == end) {
-    fail("the layout has a group of bucket ", bucket, "; the kernels' buckets are ", *begin, " to ",
-         *(end - 1), ", see _launcher.buckets()");
+    std::string known;
+    for (auto value = begin; value != end; ++value) known += join(" ", *value);
+    fail("the layout has a group of bucket ", bucket, "; the kernels' buckets are", known);
   }
   return static_cast<ForwardBucket>(found - begin);
 }
@@ -73,26 +75,42 @@ void check(const ForwardRequest& request) {
   }
 }
 
-void add_reason(Reasons& reasons, const Launch& launch, const VariantInfo& variant,
-                const FeatureGroup& group, int64_t feature_count, const char* generic_reason,
-                const ForwardRequest& request, bool has_short_shape, int32_t mean_length_below) {
+// The variant that serves a group, and what decided between its two shapes.
+struct GroupChoice {
+  Choice variant;
+  bool has_short_shape;
+  bool is_short;
+  int32_t mean_length_below;  // Mean bag length from which bags are not short.
+};
+
+GroupChoice choose_for_group(const ForwardRequest& request, ForwardAxes axes) {
+  axes.shape = ForwardShape::short_;
+  const Choice short_shape =
+      choose_variant(request.arch, kForwardKernel, generated::forward_cell(axes));
+  axes.shape = ForwardShape::long_;
+  const Choice long_shape =
+      choose_variant(request.arch, kForwardKernel, generated::forward_cell(axes));
+  const int32_t below = generated::forward_constants(*short_shape.info).MEAN_LENGTH_BELOW;
+  const bool is_short = request.lookups < below * request.total_bags;
+  return {is_short ? short_shape : long_shape, short_shape.variant != long_shape.variant, is_short,
+          below};
+}
+
+std::string describe_alignment(const FeatureGroup& group, const char* generic_reason) {
+  if (!group.aligned)
+    return "generic because rows of the group do not start at multiples of 16 bytes";
+  if (generic_reason == nullptr) {
+    return "aligned because every row of the group starts at a multiple of 16 bytes";
+  }
+  return join("generic although the group is aligned, because ", generic_reason);
+}
+
+std::string describe_shape(const ForwardRequest& request, const GroupChoice& choice) {
+  if (!choice.has_short_shape) return "one shape serves this bucket";
   const double mean_length =
       static_cast<double>(request.lookups) / static_cast<double>(request.total_bags);
-  std::string alignment = "aligned because every row of the group starts at a multiple of 16 bytes";
-  if (!group.aligned) {
-    alignment = "generic because rows of the group do not start at multiples of 16 bytes";
-  } else if (generic_reason != nullptr) {
-    alignment = join("generic although the group is aligned, because ", generic_reason);
-  }
-  std::string shape = "one shape serves this bucket";
-  if (has_short_shape) {
-    const bool is_short = request.lookups < mean_length_below * request.total_bags;
-    shape = join(is_short ? "short" : "long", " shape because bags have ", mean_length,
-                 " lookups on average and short serves less than ", mean_length_below);
-  }
-  reasons.push_back(join(variant.name, " on grid (", launch.grid[0], ", ", launch.grid[1], ", ",
-                         launch.grid[2], "): ", feature_count, " features of bucket ", group.bucket,
-                         "; ", alignment, "; ", shape));
+  return join(choice.is_short ? "short" : "long", " shape because bags have ", mean_length,
+              " lookups on average and short serves less than ", choice.mean_length_below);
 }
 
 }  // namespace
@@ -134,31 +152,24 @@ Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* 
     axes.bucket = find_bucket(group.bucket);
     axes.aligned = group.aligned && generic_reason == nullptr ? ForwardAligned::aligned
                                                               : ForwardAligned::generic;
-    axes.shape = ForwardShape::short_;
-    const Choice short_shape =
-        choose_variant(request.arch, kForwardKernel, generated::forward_cell(axes));
-    axes.shape = ForwardShape::long_;
-    const Choice long_shape =
-        choose_variant(request.arch, kForwardKernel, generated::forward_cell(axes));
-    const int32_t mean_length_below =
-        generated::forward_constants(*short_shape.info).MEAN_LENGTH_BELOW;
-    const Choice& choice =
-        request.lookups < mean_length_below * request.total_bags ? short_shape : long_shape;
-    const int32_t bags = generated::forward_constants(*choice.info).BAGS;
-
+    const GroupChoice choice = choose_for_group(request, axes);
+    const VariantInfo& variant = *choice.variant.info;
+    const int32_t bags = generated::forward_constants(variant).BAGS;
     for (int64_t first = 0; first < group.feature_count; first += kMaxGridY) {
       const int64_t count = std::min(group.feature_count - first, kMaxGridY);
       args.features = features + first * kFeatureColumns;
       Launch& launch = plan.launches.add();
       launch.kernel = kForwardKernel;
-      launch.variant = choice.variant;
+      launch.variant = choice.variant.variant;
       launch.grid[0] = static_cast<uint32_t>(ceil_div(request.batch_size, bags));
       launch.grid[1] = static_cast<uint32_t>(count);
       launch.grid[2] = 1;
       launch.set_args(args);
       if (reasons != nullptr) {
-        add_reason(*reasons, launch, *choice.info, group, count, generic_reason, request,
-                   short_shape.variant != long_shape.variant, mean_length_below);
+        reasons->push_back(join(variant.name, " on grid (", launch.grid[0], ", ", launch.grid[1],
+                                ", 1): ", count, " features of bucket ", group.bucket, "; ",
+                                describe_alignment(group, generic_reason), "; ",
+                                describe_shape(request, choice)));
       }
     }
     features += group.feature_count * kFeatureColumns;

@@ -267,7 +267,7 @@ def test_largest_batch(forward: Any) -> None:
         ({"lookups": -1}, "negative size: -1 lookups"),
         ({"index_width": 16}, "indices have 16 bits, allowed are 32 and 64"),
         ({"vbe_bag_offsets": 1}, "vbe_bag_offsets and vbe_output_offsets must be given together"),
-        ({"layout": layout((48, 1, 1))}, "bucket 48; the kernels' buckets are 16 to 2048"),
+        ({"layout": layout((48, 1, 1))}, "bucket 48; the kernels' buckets are 16 32 64"),
         ({"layout": [1, 0]}, "layout: 2 integers given; it has 6 and 3 more for each group"),
         ({"layout": [1, 1, 16, 1, 1, 1, 16, 1]}, "layout: 8 integers given"),
         ({"layout": [2, 0, 0, 0, 0, 0]}, "format version 2 given, this library reads version 1"),
