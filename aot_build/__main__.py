@@ -20,7 +20,6 @@ from .native import installed_torch
 from .planner import make_plan
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
-console = Console(highlight=False)
 
 Specs = Annotated[Path, typer.Option(help="Folder of kernel specs.")]
 Profile = Annotated[
@@ -31,6 +30,15 @@ Archs = Annotated[
 ]
 DEFAULT_SPECS = Path("kernel_specs")
 DEFAULT_ARCHS = ",".join(ARCHS)
+WIDTH_OF_LOGS = 160
+
+
+def _console() -> Console:
+    """Standard output; wide enough for variant names where nobody's terminal sets the width."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, WIDTH_OF_LOGS)
+    return console
 
 
 def _split(archs: str) -> list[str]:
@@ -57,7 +65,7 @@ def build(
     result = run_build(
         specs, profile, _split(archs), folder, cache=cache, jobs=jobs, console=Console(stderr=True)
     )
-    summary.print_build(result, console)
+    summary.print_build(result, _console())
 
 
 @app.command()
@@ -84,7 +92,7 @@ def native(
     """Compile libtbe_aot.so and the module _launcher, and put the packs beside them."""
     folder = out or Path("build") / "native" / artifacts.name
     built = build_native(artifacts, folder, torch or installed_torch(), python, jobs)
-    console.print(f"{built.module}\n{built.library}", soft_wrap=True)
+    _console().print(f"{built.module}\n{built.library}", soft_wrap=True)
 
 
 @app.command()
@@ -97,16 +105,16 @@ def plan(
     """Check the specs and show what would be built."""
     planned = make_plan(specs, profile, _split(archs))
     if kernel:
-        summary.print_kernel(planned, kernel, console)
+        summary.print_kernel(planned, kernel, _console())
     else:
-        summary.print_plan(planned, console)
+        summary.print_plan(planned, _console())
 
 
 @app.command()
 def check(folder: Annotated[Path, typer.Argument(help="Artifact folder.")]) -> None:
     """Verify a finished build: every file, pack and cubin against its hash."""
     checked = check_artifacts(folder)
-    console.print(
+    _console().print(
         f"{folder}: {checked.files} files, {checked.variants} variants in {checked.cubins} cubins, "
         f"profile {checked.profile}, {', '.join(checked.archs)}, build {checked.build_id[:16]}: intact"
     )
@@ -121,21 +129,20 @@ def compare(
     differing = compare_folders(left, right)
     if differing:
         raise BuildError("\n".join(f"differs: {name}" for name in differing))
-    console.print("identical")
+    _console().print("identical")
 
 
-def main() -> int:
-    """Run a command; a person's mistake is a message, not a traceback."""
+def main() -> None:
+    """Run a command and exit; a person's mistake is a message, not a traceback."""
     try:
-        app(standalone_mode=False)
+        app()
     except BuildError as error:
         for line in str(error).splitlines():
             text = line if line.startswith(" ") else f"error: {line}"
             # Messages hold brackets, which are no markup.
             print(text, file=sys.stderr)  # noqa: T201
-        return 1
-    return 0
+        sys.exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

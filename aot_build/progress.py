@@ -75,7 +75,7 @@ class ProgressView:
             failed = f", {self.counts['failed']} failed" if self.counts["failed"] else ""
             description = f"compile ({self.counts['cached']} cached{failed})"
             if self.finished == self.total:
-                description = "check and pack"
+                description = f"check and pack{failed}"
             self._progress.update(self._task, completed=self.finished, description=description)
         elif (
             self.finished != self._shown

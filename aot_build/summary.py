@@ -79,7 +79,8 @@ def print_build(result: BuildResult, console: Console) -> None:
     console.print(largest)
     console.print(
         f"{result.out}: {result.compiled} variants compiled, {result.cached} from the cache, "
-        f"{result.seconds:.1f} s"
+        f"{result.seconds:.1f} s",
+        soft_wrap=True,
     )
 
 

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
-from aot_build.build import BuildResult, build
 from rich.console import Console
 
+from aot_build.build import BuildResult, build
 from tests.unit.aot_build.toy_specs import ARCHS, TOY, copy_toy
 
 

@@ -6,14 +6,15 @@ import itertools
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from aot_build.conditions import AxisValue
 from aot_build.errors import BuildError
 from aot_build.plan import KernelPlan, Plan, cell_number, cell_values, check_total_and_disjoint
 from aot_build.planner import make_plan
 from aot_build.spec import load_specs
 from tests.unit.aot_build.toy_specs import ARCHS, REPOSITORY, TOY, copy_toy, edit
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +50,14 @@ def test_signature_and_hints(toy: Plan):
     short, long = toy.kernels["scale"].variants[2:4]
     assert long.signature == [
         ("output", "*fp16"),
-        ("input", "*fp16"),
+        ("source", "*fp16"),
         ("negate", "i1"),
         ("numel", "i64"),
         ("factor", "fp32"),
         ("SIZE", "constexpr"),
         ("UNROLL", "constexpr"),
     ]
-    assert long.divisibility == {"output": 16, "input": 16, "numel": 16}
+    assert long.divisibility == {"output": 16, "source": 16, "numel": 16}
     assert short.divisibility == {}
 
 
@@ -64,7 +65,7 @@ def test_arguments_have_the_natural_layout(toy: Plan):
     slots = [(param.name, param.offset, param.size) for param in toy.kernels["scale"].params]
     assert slots == [
         ("output", 0, 8),
-        ("input", 8, 8),
+        ("source", 8, 8),
         ("negate", 16, 1),
         ("numel", 24, 8),
         ("factor", 32, 4),
@@ -175,9 +176,7 @@ def test_any_exclusions_give_a_total_plan_or_an_error(
     for when, use in rules:
         conditions = ", ".join(f"{axis} = {value}" for axis, value in when.items())
         targets = ", ".join(f"{axis} = {value}" for axis, value in use.items())
-        lines.append(
-            f'[[exclude]]\nwhen = {{ {conditions} }}\nuse = {{ {targets} }}\nreason = "r"'
-        )
+        lines.append(f'[[exclude]]\nwhen = {{ {conditions} }}\nuse = {{ {targets} }}\nreason = "r"')
     (folder / "k" / "spec.toml").write_text("\n".join(lines))
     try:
         plan = make_plan(folder, "ci", ["sm90"])

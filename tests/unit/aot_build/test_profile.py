@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from aot_build.conditions import AxisValue
 from aot_build.planner import make_plan
 from aot_build.profile import select
 from tests.unit.aot_build.toy_specs import ARCHS, REPOSITORY, TOY
-from hypothesis import given
-from hypothesis import strategies as st
 
 VARIANTS = st.sets(
     st.tuples(st.integers(0, 2), st.booleans(), st.sampled_from(["p", "q", "r"])), min_size=1
@@ -33,8 +34,7 @@ def test_cover(variants: list[dict[str, AxisValue]]):
 def test_included_variants_are_built(variants: list[dict[str, AxisValue]]):
     selected = select(variants, [{"x": (1,)}])
     assert all(
-        is_selected or axes["x"] != 1
-        for axes, is_selected in zip(variants, selected, strict=True)
+        is_selected or axes["x"] != 1 for axes, is_selected in zip(variants, selected, strict=True)
     )
 
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from aot_build.errors import BuildError, SpecError
 from aot_build.planner import make_plan
 from tests.unit.aot_build.toy_specs import ARCHS, edit
@@ -26,9 +27,9 @@ SCALE_MISTAKES = [
     pytest.param("values = [64, 256],", 'values = [64, 256], labels = ["a"],', [r"axes\.size\.labels = \[\"a\"\]: 1 labels for 2 values; allowed: one label per value"], id="labels"),
     pytest.param("values = [64, 256],", 'values = [64, 256], labels = ["a", "a"],', [r"axes\.size\.labels = .*: a label is used twice"], id="label twice"),
     pytest.param("values = [64, 256],", 'values = [64, 256], labels = ["a", "b__c"],', [r"axes\.size\.labels = .*: \"b__c\" cannot be part of a name; allowed: letters"], id="label text"),
-    pytest.param('size = { values = [64, 256]', 'arch = { values = [64, 256]', [r"axes\.arch: not a name for an axis"], id="axis name"),
+    pytest.param("size = { values = [64, 256]", "arch = { values = [64, 256]", [r"axes\.arch: not a name for an axis"], id="axis name"),
     pytest.param('when = { size = 256, shape = "short" }', 'when = { size = 128, shape = "short" }', [r"exclude\[0\]\.when\.size = 128: not a value of this axis; allowed: 64, 256"], id="axis value"),
-    pytest.param('when = { size = 256, shape = "short" }', 'when = { width = 256 }', [r"exclude\[0\]\.when\.width: unknown axis; allowed: dtype, size, shape"], id="unknown axis"),
+    pytest.param('when = { size = 256, shape = "short" }', "when = { width = 256 }", [r"exclude\[0\]\.when\.width: unknown axis; allowed: dtype, size, shape"], id="unknown axis"),
     pytest.param('when = { size = 256, shape = "short" }', 'when = { arch = "sm90" }', [r"exclude\[0\]\.when\.arch: unknown axis; allowed: dtype, size, shape$"], id="arch in exclude"),
     pytest.param('when = { size = 256, shape = "short" }', "when = { size = [] }", [r"exclude\[0\]\.when\.size = \[\]: an empty list matches nothing"], id="empty condition"),
     pytest.param('when = { size = 256, shape = "short" }', "when = 256", [r"exclude\[0\]\.when = 256: not a table"], id="condition"),
@@ -41,7 +42,7 @@ SCALE_MISTAKES = [
     pytest.param('type = "*{dtype}"', 'type = "*{kind}"', [r'params\[0\]\.type = "\*\{kind\}": unknown axis kind; allowed: dtype, size, shape'], id="axis in type"),
     pytest.param('type = "*{dtype}"', 'type = "*{size}"', [r'params\[0\]\.type = "\*\{size\}": \*64 is no type'], id="expanded type"),
     pytest.param('type = "fp32"', 'type = "{dtype}"', [r"params\[4\]\.type = .*: a scalar's type may not depend on an axis"], id="scalar of an axis"),
-    pytest.param('name = "factor"', 'name = "facto"', [r'params\[4\]\.name = "facto": scale_kernel has no such run-time parameter; allowed: output, input, negate, numel, factor', r"params: parameter factor of scale_kernel is not listed"], id="parameter"),
+    pytest.param('name = "factor"', 'name = "facto"', [r'params\[4\]\.name = "facto": scale_kernel has no such run-time parameter; allowed: output, source, negate, numel, factor', r"params: parameter factor of scale_kernel is not listed"], id="parameter"),
     pytest.param('name = "negate"', 'name = "numel"', [r'params\[3\]\.name = "numel": a parameter is listed twice'], id="parameter twice"),
     pytest.param("value = 16,", "value = 1,", [r"params\[0\]\.divisible_by\[0\]\.value = 1: .*greater than 1"], id="divisibility"),
     pytest.param('kernel_constants = ["UNROLL"]', 'kernel_constants = ["UNROLL", "WAYS"]', [r'tuning\.kernel_constants\[1\] = "WAYS": not a constexpr of scale_kernel, or an axis; allowed: UNROLL'], id="constant that the kernel lacks"),
@@ -98,7 +99,10 @@ def test_kernel_mistake(specs: Path, old: str, new: str, message: str):
 
 def test_parameters_in_another_order(specs: Path):
     edit(specs / "scale" / "kernel.py", "    negate,\n    numel,\n", "    numel,\n    negate,\n")
-    with pytest.raises(SpecError, match=r"params = .*: not in the order of the kernel function; allowed: output, input, numel, negate, factor"):
+    with pytest.raises(
+        SpecError,
+        match=r"params = .*: not in the order of the kernel function; allowed: output, source, numel, negate, factor",
+    ):
         make_plan(specs, "ci", ARCHS)
 
 

@@ -1,4 +1,4 @@
-"""output = factor * input, or -factor * input."""
+"""output = factor * source, or -factor * source."""
 
 import triton
 import triton.language as tl
@@ -8,7 +8,7 @@ from common.blocks import block_elements
 @triton.jit
 def scale_kernel(
     output,  # [numel]
-    input,  # [numel]
+    source,  # [numel]
     negate,
     numel,
     factor,
@@ -18,5 +18,5 @@ def scale_kernel(
     signed = tl.where(negate, -factor, factor)
     for part in tl.static_range(UNROLL):
         position = block_elements(tl.program_id(0) * UNROLL + part, SIZE)
-        value = tl.load(input + position, mask=position < numel)
+        value = tl.load(source + position, mask=position < numel)
         tl.store(output + position, (value * signed).to(value.dtype), mask=position < numel)
