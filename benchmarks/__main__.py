@@ -117,5 +117,22 @@ def report(
     typer.echo(f"rewritten: {document}" + (f", {chart}" if drawn else ""))
 
 
+@app.command()
+def accuracy(
+    errors: Annotated[
+        Path, typer.Argument(help="forward_errors.json, which the GPU tests write.")
+    ] = RESULTS / "forward_errors.json",
+    document: Annotated[Path, typer.Option(help="Document whose section is rewritten.")] = DOCUMENT,
+) -> None:
+    """Rewrite the accuracy section of docs/performance.md."""
+    import json
+
+    from benchmarks.report import accuracy_markdown, rewrite_section
+
+    body = accuracy_markdown(json.loads(errors.read_text(encoding="utf-8")))
+    rewrite_section(document, "accuracy", body)
+    typer.echo(f"rewritten: {document}")
+
+
 if __name__ == "__main__":
     app()

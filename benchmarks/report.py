@@ -158,6 +158,25 @@ def markdown(results: Results, chart: str | None) -> str:
     return "\n\n".join("\n".join(part) for part in parts)
 
 
+def accuracy_markdown(errors: dict[str, Any]) -> str:
+    """What the GPU tests wrote as ``forward_errors.json``: the worst error per pair of dtypes."""
+    rows = [
+        [
+            row["weight_dtype"],
+            row["output_dtype"],
+            f"{row['worst_error']:.1e}",
+            f"{row['tolerance']:.0e}",
+            f"{row['launches']:,}",
+        ]
+        for row in errors["rows"]
+    ]
+    build = f"profile {errors['profile']}, build `{errors['build_id'][:12]}`"
+    where = f"{errors['device']}, torch {errors['torch']}"
+    summary = f"{errors['variants']} variants ({build}) on {where}: {errors['what']}."
+    header = ["tables", "output", "worst error", "allowed", "lookups"]
+    return "\n".join([summary, "", *table(header, rows)])
+
+
 def rewrite_section(document: Path, name: str, body: str) -> None:
     """Replace what stands between the markers ``<!-- results:NAME -->`` and ``<!-- results:end -->``.
 

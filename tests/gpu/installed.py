@@ -46,7 +46,6 @@ def loaded(device: torch.device) -> set[str]:
 
 def explain_forward(lookup: Lookup) -> list[str]:
     """Names of the variants that the planner chooses for a lookup, one per launch."""
-    names = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
     def address(tensor: torch.Tensor | None) -> int:
         return 0 if tensor is None else tensor.data_ptr()
@@ -55,7 +54,7 @@ def explain_forward(lookup: Lookup) -> list[str]:
     plan = _launcher.plan_forward(
         arch=arch(),
         layout=lookup.layout,
-        weight_dtype=names[lookup.tables.weights.dtype],
+        weight_dtype=inspection.WEIGHT_DTYPES[lookup.tables.weights.dtype],
         index_width=8 * lookup.indices.element_size(),
         weights=address(lookup.tables.weights),
         features=address(lookup.features),

@@ -9,11 +9,12 @@ from collections import defaultdict
 import pytest
 import torch
 
+from tbe_aot.inspection import WEIGHT_DTYPES
 from tests.gpu import installed
 from tests.gpu.samples import lookup_for
 from tests.gpu.support import DTYPES, TOLERANCE, worst_error
 
-OUTPUT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+OUTPUT_DTYPES = tuple(DTYPES.values())
 
 
 def poison(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> None:
@@ -55,7 +56,6 @@ def worst(report_folder):
 @pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "generic"])
 def test_every_variant_against_float64(weight_dtype, aligned, cuda, worst):
     errors, counted = worst
-    names = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
     variants = [
         installed.Variant.of(entry)
         for entry in installed.built_variants("forward")
@@ -79,7 +79,7 @@ def test_every_variant_against_float64(weight_dtype, aligned, cuda, worst):
                 output = lookup.run(pooling, output_dtype)
                 assert output.dtype == output_dtype
                 error = worst_error(output, lookup, pooling)
-                key = (weight_dtype, names[output_dtype])
+                key = (weight_dtype, WEIGHT_DTYPES[output_dtype])
                 errors[key] = max(errors[key], error)
                 counted[key] += 1
                 if not error <= TOLERANCE[output_dtype]:

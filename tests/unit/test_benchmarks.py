@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,6 +166,35 @@ def test_only_the_marked_section_is_rewritten(tmp_path):
     )
     with pytest.raises(ValueError, match="results:y"):
         report.rewrite_section(document, "y", "")
+
+
+def test_accuracy_table():
+    row = {"weight_dtype": "fp16", "output_dtype": "fp32", "worst_error": 3.1e-7}
+    text = report.accuracy_markdown(
+        {
+            "what": "worst error",
+            "variants": 312,
+            "profile": "full",
+            "build_id": "b" * 64,
+            "device": "GPU",
+            "torch": "2.11",
+            "rows": [{**row, "tolerance": 1e-5, "launches": 1234}],
+        }
+    )
+    assert "312 variants" in text
+    assert "| fp16 | fp32 | 3.1e-07 | 1e-05 | 1,234 |" in text
+
+
+def test_documents_sections_can_be_rewritten(tmp_path):
+    """The markers in docs/performance.md are those that the commands look for."""
+    document = tmp_path / "performance.md"
+    source = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
+    document.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    for section in ("forward", "accuracy"):
+        report.rewrite_section(document, section, f"{section} is new")
+    text = document.read_text(encoding="utf-8")
+    assert "forward is new" in text
+    assert "accuracy is new" in text
 
 
 def test_chart_is_the_same_for_the_same_results(tmp_path):
