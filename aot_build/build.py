@@ -201,6 +201,8 @@ def _run_ninja(
     }
     log = places.work / "ninja.log"
     total = sum(len(batch.jobs) for batch in stale)
+    # Before ninja starts: it empties the log that the processes append to.
+    view = ProgressView(places.work / "progress", total, console)
     with log.open("wb") as output:
         process = subprocess.Popen(
             # The others still finish when one fails.
@@ -210,7 +212,6 @@ def _run_ninja(
             env=environment,
             pass_fds=[lock],
         )
-        view = ProgressView(places.work / "progress", total, console)
         with view, _stopping(process):
             while process.poll() is None:
                 view.update()

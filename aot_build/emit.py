@@ -6,7 +6,6 @@ Generated code describes the plan and the packs; the types that it fills are han
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,7 +23,75 @@ from .plan import AxisPlan, KernelPlan, Plan, Variant
 HEADER_FILE = "tbe_aot_generated.h"
 SOURCE_FILE = "tbe_aot_generated.cpp"
 CPP_KEYWORDS = frozenset(
-    ["alignas", "alignof", "and", "asm", "auto", "bool", "break", "case", "catch", "char", "class", "concept", "const", "constexpr", "continue", "default", "delete", "do", "double", "else", "enum", "explicit", "export", "extern", "false", "float", "for", "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace", "new", "not", "nullptr", "operator", "or", "private", "protected", "public", "register", "requires", "return", "short", "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "true", "try", "typedef", "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "while", "xor"]
+    [
+        "alignas",
+        "alignof",
+        "and",
+        "asm",
+        "auto",
+        "bool",
+        "break",
+        "case",
+        "catch",
+        "char",
+        "class",
+        "concept",
+        "const",
+        "constexpr",
+        "continue",
+        "default",
+        "delete",
+        "do",
+        "double",
+        "else",
+        "enum",
+        "explicit",
+        "export",
+        "extern",
+        "false",
+        "float",
+        "for",
+        "friend",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "mutable",
+        "namespace",
+        "new",
+        "not",
+        "nullptr",
+        "operator",
+        "or",
+        "private",
+        "protected",
+        "public",
+        "register",
+        "requires",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "struct",
+        "switch",
+        "template",
+        "this",
+        "throw",
+        "true",
+        "try",
+        "typedef",
+        "typename",
+        "union",
+        "unsigned",
+        "using",
+        "virtual",
+        "void",
+        "volatile",
+        "while",
+        "xor",
+    ]
 )
 
 
@@ -108,7 +175,7 @@ def render(plan: Plan, packs: Mapping[str, PackReport], build_id: str) -> dict[s
         "archs": [ARCHS[arch] for arch in plan.archs],
         "packs": packs,
         "build_id": build_id,
-        "variant_fields": functools.partial(_variant_fields),
+        "variant_fields": _variant_fields,
     }
     return {
         HEADER_FILE: environment.get_template("generated.h.j2").render(values),

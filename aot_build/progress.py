@@ -25,6 +25,7 @@ class ProgressView:
 
     def __init__(self, log: Path, total: int, console: Console) -> None:
         self.log = log
+        self.log.unlink(missing_ok=True)
         self.total = total
         self.console = console
         self.counts = {"cached": 0, "compiled": 0, "failed": 0}
@@ -46,7 +47,6 @@ class ProgressView:
             self._task = self._progress.add_task("compile", total=total)
 
     def __enter__(self) -> None:
-        self.log.unlink(missing_ok=True)
         if self._progress:
             self._progress.start()
 
