@@ -1,0 +1,276 @@
+"""The module: construction, tables, state dict, moves between dtypes and devices, and its results."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from tests import oracle
+
+from tbe_aot import TableBatchedEmbeddingBags, TableSpec
+
+TABLES = [TableSpec("user", 20, 16), TableSpec("item", 30, 5)]
+FEATURES = ["user", "item", "user"]
+OFFSETS = torch.tensor([0, 2, 2, 3, 5, 9, 10])
+INDICES = torch.tensor([1, 19, 3, 29, 0, 5, 5, -1, 7, 2])
+
+
+def bags(**options: object) -> TableBatchedEmbeddingBags:
+    torch.manual_seed(0)
+    return TableBatchedEmbeddingBags(TABLES, feature_tables=FEATURES, **options)  # type: ignore[arg-type]
+
+
+def verify(module: TableBatchedEmbeddingBags, per_sample_weights: torch.Tensor | None = None) -> None:
+    tables = [oracle.Feature(module.table(name)) for name in FEATURES]
+    expected, scale = oracle.forward(
+        tables, INDICES, OFFSETS, per_sample_weights, module.pooling
+    )
+    assert oracle.within_tolerance(module(INDICES, OFFSETS, per_sample_weights), expected, scale)
+
+
+@pytest.mark.parametrize("bounds_check", ["none", "ignore", "warning", "fatal"])
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+@pytest.mark.parametrize("output_dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("weights_dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_results(weights_dtype, output_dtype, pooling, bounds_check):
+    module = bags(
+        weights_dtype=weights_dtype,
+        output_dtype=output_dtype,
+        pooling=pooling,
+        bounds_check=bounds_check,
+    )
+    assert module(INDICES, OFFSETS).dtype == output_dtype
+    verify(module)
+    verify(module, torch.rand(INDICES.numel()))
+
+
+def test_tables_are_views_with_padded_rows():
+    module = bags(weights_dtype=torch.float16)
+    assert [tuple(view.shape) for view in module.table_views().values()] == [(20, 16), (30, 5)]
+    assert module.table("item").stride() == (8, 1)
+    module.table("item").fill_(7)
+    assert torch.equal(module.weights.view(-1)[20 * 16 :][:6], torch.tensor([7.0] * 5 + [0]).half())
+    verify(module)
+
+
+def test_reset_parameters_draws_from_the_documented_range():
+    module = bags()
+    for spec in TABLES:
+        view = module.table(spec.name)
+        assert view.abs().max() <= spec.rows**-0.5
+        assert view.std() > 0.2 * spec.rows**-0.5
+    first = module.weights.clone()
+    module.reset_parameters()
+    assert not torch.equal(module.weights, first)
+
+
+def test_the_state_dict_holds_unpadded_tables():
+    module = bags(weights_dtype=torch.bfloat16)
+    state = module.state_dict()
+    assert {key: tuple(value.shape) for key, value in state.items()} == {
+        "user.weight": (20, 16),
+        "item.weight": (30, 5),
+    }
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    other = bags(weights_dtype=torch.bfloat16)
+    other.reset_parameters()
+    other.load_state_dict(torch.load(file))
+    assert torch.equal(other.weights, module.weights)
+
+
+def test_the_state_dict_is_that_of_embedding_bags():
+    reference = torch.nn.ModuleDict(
+        {spec.name: torch.nn.EmbeddingBag(spec.rows, spec.dim, mode="sum") for spec in TABLES}
+    )
+    module = torch.nn.Sequential(bags())
+    module[0].load_state_dict(reference.state_dict())
+    reference.load_state_dict(module[0].state_dict())
+    assert torch.equal(module[0].table("item"), reference["item"].weight)
+    assert set(module.state_dict()) == {"0.user.weight", "0.item.weight"}
+
+
+def test_loading_reports_what_does_not_fit():
+    module = bags()
+    with pytest.raises(RuntimeError, match=r"Missing key.*item.weight"):
+        module.load_state_dict({"user.weight": torch.zeros(20, 16)})
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*other"):
+        module.load_state_dict(module.state_dict() | {"other": torch.zeros(1)})
+    with pytest.raises(RuntimeError, match=r"item.weight: \[30, 6\] in the checkpoint, \[30, 5\]"):
+        module.load_state_dict(module.state_dict() | {"item.weight": torch.zeros(30, 6)})
+    missing, unexpected = module.load_state_dict({"other": torch.zeros(1)}, strict=False)
+    assert (sorted(missing), unexpected) == (["item.weight", "user.weight"], ["other"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_another_dtype_lays_tables_out_anew(dtype):
+    module = bags()
+    before = {name: view.clone() for name, view in module.table_views().items()}
+    module.to(dtype)
+    assert module.weights_dtype == module.weights.dtype == dtype
+    assert module.table("item").stride() == (8, 1)
+    for name, view in module.table_views().items():
+        assert torch.equal(view, before[name].to(dtype))
+    verify(module)
+    verify(module.float())
+
+
+def test_a_dtype_without_kernels_is_refused_and_changes_nothing():
+    module = bags()
+    with pytest.raises(ValueError, match=r"weights_dtype is torch.float64, expected torch.float32"):
+        module.double()
+    assert module.weights.dtype == torch.float32
+    verify(module)
+
+
+def test_materialised_from_meta():
+    module = bags(device="meta")
+    assert module.weights.is_meta
+    with pytest.raises(RuntimeError, match="meta device: call to_empty"):
+        module.load_state_dict(bags().state_dict())
+    module.to_empty(device="cpu")
+    module.load_state_dict(bags().state_dict())
+    assert module.invalid_index_count() == 0
+    verify(module)
+
+
+def test_copies_and_moves():
+    module = bags()
+    verify(copy.deepcopy(module))
+    verify(module.to("cpu"))
+    module.table("user").zero_()
+    verify(module)
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    verify(torch.load(file, weights_only=False))
+
+
+def test_invalid_indices_are_counted():
+    module = bags()
+    indices = INDICES.clone()
+    indices[[0, 4]] = torch.tensor([20, -3])
+    module(indices, OFFSETS)
+    module(indices, OFFSETS)
+    assert module.invalid_index_count() == 4
+    module.reset_invalid_index_count()
+    assert module.invalid_index_count() == 0
+    module.bounds_check = "ignore"
+    module(indices, OFFSETS)
+    assert module.invalid_index_count() == 0
+
+
+def test_fatal_raises():
+    with pytest.raises(RuntimeError, match=r"index 30 at position 3 \(feature 1, bag 1\)"):
+        bags(bounds_check="fatal")(INDICES + (INDICES == 29), OFFSETS)
+
+
+def test_a_variable_batch():
+    module = bags()
+    sizes = [[1, 1], [0, 2], [1, 1]]
+    expected, scale = oracle.forward_vbe(
+        [oracle.Feature(module.table(name)) for name in FEATURES], INDICES, OFFSETS, sizes
+    )
+    out = module(INDICES, OFFSETS, None, sizes)
+    assert out.shape == expected.shape
+    assert oracle.within_tolerance(out, expected, scale)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([[1, 1], [0, 2]], "batch sizes are given for 2 features, expected 3"),
+        ([[1, 1], [2], [1, 1]], "feature 1 has batch sizes for 1 ranks, feature 0 for 2"),
+        ([[1, 1], [3, -1], [1, 1]], "feature 1 has a batch size of -1"),
+        ([[1, 1], [0, 2], [1, 2]], "expected 7, one per bag|vbe_output_offsets has 7 elements"),
+    ],
+)
+def test_a_variable_batch_that_does_not_fit(sizes, message):
+    with pytest.raises(RuntimeError, match=message):
+        bags(bounds_check="none")(INDICES, OFFSETS, None, sizes)
+
+
+def test_only_the_operators_gradient_is_missing():
+    module = bags()
+    assert not module.weights.requires_grad
+    sample_weights = torch.rand(INDICES.numel(), requires_grad=True)
+    with pytest.raises(RuntimeError, match="per_sample_weights requires grad, but this operator has"):
+        module(INDICES, OFFSETS, sample_weights)
+    module(INDICES, OFFSETS, sample_weights.detach())
+    module.requires_grad_()
+    with pytest.raises(RuntimeError, match="weights requires grad, but this operator has no gradient"):
+        module(INDICES, OFFSETS)
+    with torch.no_grad():
+        module(INDICES, OFFSETS, sample_weights)
+    top = torch.nn.Linear(37, 1)
+    top(module.requires_grad_(False)(INDICES, OFFSETS)).sum().backward()
+    assert top.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pooling": "max"}, "pooling is 'max', expected one of 'sum', 'mean'"),
+        ({"bounds_check": "raise"}, "bounds_check is 'raise', expected one of 'none'"),
+        ({"output_dtype": torch.float64}, "output_dtype is torch.float64, expected one of"),
+        ({"weights_dtype": torch.int8}, "weights_dtype is torch.int8, expected torch.float32"),
+        ({"feature_tables": ["nobody"]}, "feature_tables names nobody, expected some of user, item"),
+        ({"feature_tables": []}, "feature_tables is empty"),
+    ],
+)
+def test_construction_refuses(options, message):
+    with pytest.raises(ValueError, match=message):
+        TableBatchedEmbeddingBags(TABLES, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "dim", "message"),
+    [
+        ("", 1, 1, "expected a name without dots"),
+        ("a.b", 1, 1, "expected a name without dots"),
+        ("t", -1, 1, "table 't' has -1 rows"),
+        ("t", 1, 0, "table 't' has dim 0, expected 1 to 2048"),
+        ("t", 1, 2049, "table 't' has dim 2049, expected 1 to 2048"),
+    ],
+)
+def test_a_table_refuses(name, rows, dim, message):
+    with pytest.raises(ValueError, match=message):
+        TableSpec(name, rows, dim)
+
+
+def test_tables_are_named_apart():
+    with pytest.raises(ValueError, match="given more than once: t"):
+        TableBatchedEmbeddingBags([TableSpec("t", 1, 1), TableSpec("t", 2, 1)])
+    with pytest.raises(ValueError, match="no tables given"):
+        TableBatchedEmbeddingBags([])
+
+
+def test_features_are_grouped_by_bucket_and_always_aligned():
+    tables = [TableSpec("wide", 5, 16), TableSpec("wider", 5, 33), TableSpec("odd", 5, 1)]
+    module = TableBatchedEmbeddingBags([*tables, TableSpec("widest", 5, 64)])
+    assert module.layout[6:] == [16, 1, 2, 64, 1, 2]
+    assert module.features[:, 0].tolist() == [0, 2, 1, 3]
+    assert module.features[:, 5].tolist() == [0, 49, 16, 50]
+
+
+def test_explain_names_every_launch():
+    pytest.importorskip("tbe_aot._launcher")
+    explanation = bags().explain(INDICES, OFFSETS)
+    assert explanation.arch in {"sm90", "sm100"}
+    assert len(explanation.launches) == len(explanation.reasons) == 1
+    for launch in explanation.launches:
+        assert launch.variant.startswith("forward__fp32_d16_i64_unweighted_")
+        assert launch.variant in str(explanation)
+    with pytest.raises(RuntimeError, match="per_sample_weights has 1 elements"):
+        bags().explain(INDICES, OFFSETS, torch.ones(1))
+
+
+def test_preload_on_a_cpu_loads_nothing():
+    assert bags().preload() == []
+
+
+def test_repr_shows_tables_and_options():
+    assert "user[20, 16], item[30, 5]; 3 features, torch.float32 -> torch.float32" in repr(bags())
