@@ -21,7 +21,7 @@ from .conditions import AxisValue, Value, is_one_of
 from .errors import Problem, SpecError, format_names, format_values
 from .expressions import Expression, ExpressionError, Scope, translate, translate_message
 from .files import write_if_changed
-from .spec import IDENTIFIER, Spec, Table, _problems, load_specs
+from .spec import IDENTIFIER, Spec, Table, load_specs, problems_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -116,6 +116,16 @@ class Operator(Table):
     arguments: list[Argument] = Field(min_length=1)
     checks: list[Check] = Field(default=[])
     dispatch: list[Dispatch] = Field(default=[])
+
+    def table(self) -> str:
+        """The arguments as a table for docs/operators.md."""
+        lines = ["| argument | type | accepted | default | what |", "|---|---|---|---|---|"]
+        for a in self.arguments:
+            accepted = ", ".join(a.dtypes or a.values)
+            accepted += "; contiguous" if a.contiguous else ""
+            default = f"`{a.default}`" if a.default else ""
+            lines.append(f"| `{a.name}` | `{a.type}` | {accepted} | {default} | {a.doc} |")
+        return "\n".join(lines)
 
     @property
     def camel(self) -> str:
@@ -393,7 +403,7 @@ def load_operators(specs_dir: Path) -> Operators:
     try:
         content = OperatorsFile.model_validate(document)
     except ValidationError as error:
-        raise SpecError(_problems(str(path), document, error)) from None
+        raise SpecError(problems_of(str(path), document, error)) from None
     specs = load_specs(specs_dir)
     checker = _Checker(path, content, specs)
     checked = []

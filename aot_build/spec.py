@@ -228,7 +228,7 @@ def _value_at(document: Any, location: tuple[int | str, ...]) -> Any:
     return document
 
 
-def _problems(file: str, document: Any, error: ValidationError) -> list[Problem]:
+def problems_of(file: str, document: Any, error: ValidationError) -> list[Problem]:
     """Pydantic's findings in the file's own terms."""
     problems = []
     for finding in error.errors():
@@ -260,7 +260,7 @@ def load_spec(folder: Path) -> Spec:
     try:
         spec = Spec.model_validate(document)
     except ValidationError as error:
-        raise SpecError(_problems(str(path), document, error)) from None
+        raise SpecError(problems_of(str(path), document, error)) from None
     check_spec(spec, folder)
     return spec
 

@@ -207,7 +207,7 @@ def _check_constexprs(spec: Spec, file: str, constexprs: list[str]) -> Iterator[
                 "tuning.kernel_constants",
                 constants,
                 f"constexpr {name} of {spec.kernel.function} is neither an axis nor listed here",
-                format_names([*axis_constants, *constexprs]),
+                format_names(other for other in constexprs if other not in axis_constants),
             )
     for index, name in enumerate(constants):
         if name not in constexprs or name in axis_constants:
