@@ -29,7 +29,9 @@ class Lookup:
     per_sample_weights: torch.Tensor | None = None
     batch_sizes: list[list[int]] | None = None
 
-    def forward(self, pooling: str = "sum", output_dtype: torch.dtype | None = None) -> torch.Tensor:
+    def forward(
+        self, pooling: str = "sum", output_dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
         """The operator's result."""
         result: torch.Tensor = torch.ops.tbe_aot.forward(*self.arguments(pooling, output_dtype))
         return result
@@ -98,9 +100,7 @@ def make_tables(
     weights = torch.full((metadata.weights_numel,), torch.nan, dtype=dtype)
     generator = torch.Generator().manual_seed(seed)
     views = []
-    for spec, start, pitch in zip(
-        specs, metadata.table_offsets, metadata.row_pitches, strict=True
-    ):
+    for spec, start, pitch in zip(specs, metadata.table_offsets, metadata.row_pitches, strict=True):
         view = weights.as_strided((spec.rows, spec.dim), (pitch, 1), start)
         view.copy_(torch.randn(spec.rows, spec.dim, generator=generator))
         views.append(view)

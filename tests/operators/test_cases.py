@@ -145,9 +145,7 @@ def test_fbgemm_1599_an_empty_sample_weights_tensor_means_unweighted():
 
 @pytest.mark.parametrize("output_dtype", [torch.float32, torch.float16])
 def test_torchrec_3730_widened_before_added(output_dtype):
-    weights, metadata, (table,) = make_tables(
-        [tbe_aot.TableSpec("t", 4, 8)], dtype=torch.float16
-    )
+    weights, metadata, (table,) = make_tables([tbe_aot.TableSpec("t", 4, 8)], dtype=torch.float16)
     table.copy_(torch.tensor([2048.0, 1, 1, 1])[:, None].expand(4, 8))
     out = torch.ops.tbe_aot.forward(
         weights,

@@ -41,9 +41,7 @@ def damaged(draw: st.DrawFn):
         bags_per_feature = [draw(st.integers(0, 3))] * features
     lengths = [draw(st.integers(0, 4)) for _ in range(sum(bags_per_feature))]
     dtype = draw(st.sampled_from(INDEX_DTYPES))
-    lookup = make_lookup(
-        [4] * features, rows, lengths, index_dtype=dtype, batch_sizes=batch_sizes
-    )
+    lookup = make_lookup([4] * features, rows, lengths, index_dtype=dtype, batch_sizes=batch_sizes)
     indices, offsets = lookup.indices.clone(), lookup.offsets.clone()
     for _ in range(draw(st.integers(0, 4)) if indices.numel() else 0):
         indices[draw(st.integers(0, indices.numel() - 1))] = draw(st.integers(-9, 9))
@@ -69,7 +67,7 @@ def test_any_damage_is_repaired_as_the_oracle_says(case):
     assert torch.equal(ignored[0], expected.indices)
     assert count.item() == 7 + expected.invalid_indices
     if expected.invalid_indices or expected.invalid_offsets:
-        with pytest.raises(RuntimeError, match="tbe_aot::check_bounds: (index|offsets)"):
+        with pytest.raises(RuntimeError, match=r"tbe_aot::check_bounds: (index|offsets)"):
             run(lookup, indices, offsets, "fatal")
     else:
         assert torch.equal(run(lookup, indices, offsets, "fatal")[0], indices)

@@ -39,7 +39,11 @@ def load_changed(tmp_path: Path) -> Callable[[str, str], None]:
         ("summary =", "sumary =", "sumary"),
         ('dtypes = ["int64"]', 'dtypes = ["int63"]', r"forward.features.dtypes = .*int63.*float32"),
         ('device_of = "weights"', 'device_of = "weight"', "device_of = .*no other required tensor"),
-        ('type = "int[]"', 'type = "int[]"\nrank = 1', "forward.layout.rank: says nothing about int"),
+        (
+            'type = "int[]"',
+            'type = "int[]"\nrank = 1',
+            "forward.layout.rank: says nothing about int",
+        ),
         ('type = "int[]"', 'type = "ints"', "type = .*ints"),
         (
             'default = "None"\nvalues',
@@ -136,12 +140,12 @@ def test_an_expression_in_python(text, expected):
 
 @pytest.mark.parametrize(
     "text",
-    ["a +", "c", "t", "a and b", "numel(l)", "len(t)", "a < 'x'", "'x' < 'y'", "a ** 2", "f(a)"]
-    + ["l['x']", "sum(l)", "a < b < 3", "True", "1.5", "not a", "size(t, a)", "a if b else 1"],
+    """a +; c; t; a and b; numel(l); len(t); a < 'x'; 'x' < 'y'; a ** 2; f(a); l['x']; sum(l); a < b < 3;
+    True; 1.5; not a; size(t, a); a if b else 1; a if given(t) else 'x'; numel(t=t)""".split(";"),
 )
 def test_an_expression_that_is_not_allowed(text):
     with pytest.raises(ExpressionError):
-        translate(text, SCOPE)
+        translate(text.strip(), SCOPE)
 
 
 def test_messages_in_both_languages():

@@ -206,7 +206,9 @@ def test_metadata_that_does_not_fit_the_weights_is_an_error_on_the_cpu():
     features = lookup.metadata.features.clone()
     features[0, 0] = 1
     args[1] = features
-    with pytest.raises(RuntimeError, match="features row 0 has position 1, expected each of 0 to 0"):
+    with pytest.raises(
+        RuntimeError, match="features row 0 has position 1, expected each of 0 to 0"
+    ):
         torch.ops.tbe_aot.forward(*args)
 
 

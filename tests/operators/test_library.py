@@ -20,7 +20,9 @@ PACKAGE = Path(tbe_aot.__file__).resolve().parent
 def run(code: str, *paths: Path) -> subprocess.CompletedProcess[str]:
     """Run Python with the folders first on its path."""
     script = f"import sys; sys.path[:0] = {[str(path) for path in paths]!r}\n{code}"
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
 
 
 def last_line(process: subprocess.CompletedProcess[str]) -> str:
@@ -53,7 +55,9 @@ def test_a_second_copy_is_refused_before_it_ends_the_process(copied_package):
     first = PACKAGE / "lib" / _library.LIBRARY
     code = f"import torch; torch.ops.load_library({str(first)!r}); import tbe_aot"
     message = last_line(run(code, copied_package))
-    assert message.startswith(f"ImportError: another copy of {_library.LIBRARY} is loaded from {first}")
+    assert message.startswith(
+        f"ImportError: another copy of {_library.LIBRARY} is loaded from {first}"
+    )
 
 
 def test_the_same_copy_may_be_loaded_before(copied_package):

@@ -7,9 +7,9 @@ import io
 
 import pytest
 import torch
-from tests import oracle
 
 from tbe_aot import TableBatchedEmbeddingBags, TableSpec
+from tests import oracle
 
 TABLES = [TableSpec("user", 20, 16), TableSpec("item", 30, 5)]
 FEATURES = ["user", "item", "user"]
@@ -22,11 +22,11 @@ def bags(**options: object) -> TableBatchedEmbeddingBags:
     return TableBatchedEmbeddingBags(TABLES, feature_tables=FEATURES, **options)  # type: ignore[arg-type]
 
 
-def verify(module: TableBatchedEmbeddingBags, per_sample_weights: torch.Tensor | None = None) -> None:
+def verify(
+    module: TableBatchedEmbeddingBags, per_sample_weights: torch.Tensor | None = None
+) -> None:
     tables = [oracle.Feature(module.table(name)) for name in FEATURES]
-    expected, scale = oracle.forward(
-        tables, INDICES, OFFSETS, per_sample_weights, module.pooling
-    )
+    expected, scale = oracle.forward(tables, INDICES, OFFSETS, per_sample_weights, module.pooling)
     assert oracle.within_tolerance(module(INDICES, OFFSETS, per_sample_weights), expected, scale)
 
 
@@ -83,14 +83,16 @@ def test_the_state_dict_holds_unpadded_tables():
 
 
 def test_the_state_dict_is_that_of_embedding_bags():
-    reference = torch.nn.ModuleDict(
-        {spec.name: torch.nn.EmbeddingBag(spec.rows, spec.dim, mode="sum") for spec in TABLES}
-    )
-    module = torch.nn.Sequential(bags())
-    module[0].load_state_dict(reference.state_dict())
-    reference.load_state_dict(module[0].state_dict())
-    assert torch.equal(module[0].table("item"), reference["item"].weight)
-    assert set(module.state_dict()) == {"0.user.weight", "0.item.weight"}
+    plain = {spec.name: torch.nn.EmbeddingBag(spec.rows, spec.dim, mode="sum") for spec in TABLES}
+    reference = torch.nn.ModuleDict(plain)
+    module = bags()
+    module.load_state_dict(reference.state_dict())
+    assert torch.equal(module.table("item"), plain["item"].weight)
+    module.reset_parameters()
+    reference.load_state_dict(module.state_dict())
+    assert torch.equal(module.table("item"), plain["item"].weight)
+    nested = torch.nn.Sequential(module)
+    assert set(nested.state_dict()) == {"0.user.weight", "0.item.weight"}
 
 
 def test_loading_reports_what_does_not_fit():
@@ -197,11 +199,15 @@ def test_only_the_operators_gradient_is_missing():
     module = bags()
     assert not module.weights.requires_grad
     sample_weights = torch.rand(INDICES.numel(), requires_grad=True)
-    with pytest.raises(RuntimeError, match="per_sample_weights requires grad, but this operator has"):
+    with pytest.raises(
+        RuntimeError, match="per_sample_weights requires grad, but this operator has"
+    ):
         module(INDICES, OFFSETS, sample_weights)
     module(INDICES, OFFSETS, sample_weights.detach())
     module.requires_grad_()
-    with pytest.raises(RuntimeError, match="weights requires grad, but this operator has no gradient"):
+    with pytest.raises(
+        RuntimeError, match="weights requires grad, but this operator has no gradient"
+    ):
         module(INDICES, OFFSETS)
     with torch.no_grad():
         module(INDICES, OFFSETS, sample_weights)
@@ -217,7 +223,10 @@ def test_only_the_operators_gradient_is_missing():
         ({"bounds_check": "raise"}, "bounds_check is 'raise', expected one of 'none'"),
         ({"output_dtype": torch.float64}, "output_dtype is torch.float64, expected one of"),
         ({"weights_dtype": torch.int8}, "weights_dtype is torch.int8, expected torch.float32"),
-        ({"feature_tables": ["nobody"]}, "feature_tables names nobody, expected some of user, item"),
+        (
+            {"feature_tables": ["nobody"]},
+            "feature_tables names nobody, expected some of user, item",
+        ),
         ({"feature_tables": []}, "feature_tables is empty"),
     ],
 )

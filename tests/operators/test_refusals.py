@@ -50,7 +50,11 @@ def changed_layout(position: int, value: int) -> list[int]:
 
 
 FORWARD: list[tuple[str, Any, str]] = [
-    ("weights", torch.empty(200).double(), "weights is float64, expected float32, float16 or bfloat16"),
+    (
+        "weights",
+        torch.empty(200).double(),
+        "weights is float64, expected float32, float16 or bfloat16",
+    ),
     ("weights", torch.empty(200, 1), "weights has 2 dimensions, expected 1"),
     ("weights", torch.empty(400)[::2], "weights is not contiguous, expected contiguous memory"),
     ("weights", torch.empty(75), "weights has 75 elements, expected at least 76 for the tables"),
@@ -68,18 +72,34 @@ FORWARD: list[tuple[str, Any, str]] = [
     ("offsets", torch.empty(5), "offsets is float32, expected int32 or int64"),
     ("offsets", torch.empty(0).long(), "offsets is empty, expected the number of bags plus 1"),
     ("offsets", torch.zeros(4).long(), r"offsets has 4 elements, expected T\*B\+1 with T = 2"),
-    ("per_sample_weights", torch.zeros(3), "per_sample_weights has 3 elements, expected 4, one per"),
+    (
+        "per_sample_weights",
+        torch.zeros(3),
+        "per_sample_weights has 3 elements, expected 4, one per",
+    ),
     ("per_sample_weights", torch.zeros(4).int(), "per_sample_weights is int32, expected float32"),
     ("per_sample_weights", torch.zeros(4, 1), "per_sample_weights has 2 dimensions, expected 1"),
     ("pooling", "max", "pooling is 'max', expected 'sum' or 'mean'"),
-    ("output_dtype", torch.float64, "output_dtype is float64, expected float32, float16 or bfloat16"),
+    (
+        "output_dtype",
+        torch.float64,
+        "output_dtype is float64, expected float32, float16 or bfloat16",
+    ),
     ("output_dtype", torch.int32, "output_dtype is int32, expected"),
-    ("vbe_output_offsets", torch.zeros(4).long(), "vbe_output_offsets has 4 elements, expected none"),
+    (
+        "vbe_output_offsets",
+        torch.zeros(4).long(),
+        "vbe_output_offsets has 4 elements, expected none",
+    ),
     ("vbe_max_batch", 3, "vbe_max_batch is 3 and vbe_output_numel is 0, expected 0 without vbe"),
     ("vbe_output_numel", 3, "vbe_max_batch is 0 and vbe_output_numel is 3, expected 0 without vbe"),
 ]
 FORWARD_VBE: list[tuple[str, Any, str]] = [
-    ("vbe_bag_offsets", torch.zeros(4).long(), "vbe_bag_offsets has 4 elements, expected 3 for T = 2"),
+    (
+        "vbe_bag_offsets",
+        torch.zeros(4).long(),
+        "vbe_bag_offsets has 4 elements, expected 3 for T = 2",
+    ),
     ("vbe_bag_offsets", torch.zeros(3).int(), "vbe_bag_offsets is int32, expected int64"),
     ("vbe_bag_offsets", torch.zeros(6).long()[::2], "vbe_bag_offsets is not contiguous"),
     ("vbe_output_offsets", torch.zeros(3).long(), "vbe_output_offsets has 3 elements, expected 4"),
@@ -93,7 +113,11 @@ CHECK_BOUNDS: list[tuple[str, Any, str]] = [
     ("offsets", torch.zeros(4).long(), r"offsets has 4 elements, expected T\*B\+1 with T = 2"),
     ("features", torch.zeros(1, 8).long(), r"features has shape \[1, 8\], expected \[2, 8\]"),
     ("layout", [], "layout has 0 integers"),
-    ("bounds_mode", "raise", "bounds_mode is 'raise', expected 'none', 'ignore', 'warning' or 'fatal'"),
+    (
+        "bounds_mode",
+        "raise",
+        "bounds_mode is 'raise', expected 'none', 'ignore', 'warning' or 'fatal'",
+    ),
     ("invalid_count", torch.zeros(2).long(), "invalid_count has 2 elements, expected 1"),
     ("invalid_count", torch.zeros(1).int(), "invalid_count is int32, expected int64"),
     ("vbe_bag_offsets", torch.zeros(2).long(), "vbe_bag_offsets has 2 elements, expected 3"),
@@ -116,8 +140,15 @@ def refusals(operator: str, arguments: dict[str, Any]) -> tuple[str, str]:
 
 def verify(operator: str, arguments: dict[str, Any], name: str, value: Any, message: str) -> None:
     ordered = dict.fromkeys(ARGUMENTS[operator])
-    ordered |= {"pooling": "sum", "bounds_mode": "warning", "vbe_max_batch": 0, "vbe_output_numel": 0}
-    ordered = {key: (arguments | {name: value}).get(key, ordered[key]) for key in ARGUMENTS[operator]}
+    ordered |= {
+        "pooling": "sum",
+        "bounds_mode": "warning",
+        "vbe_max_batch": 0,
+        "vbe_output_numel": 0,
+    }
+    ordered = {
+        key: (arguments | {name: value}).get(key, ordered[key]) for key in ARGUMENTS[operator]
+    }
     eager, traced = refusals(operator, ordered)
     assert eager.startswith(f"tbe_aot::{operator}: ")
     assert traced == eager

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.operators.test_module import INDICES, OFFSETS, bags
 
 import tbe_aot._library
+from tests.operators.test_module import INDICES, OFFSETS, bags
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cpp"
 

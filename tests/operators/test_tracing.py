@@ -14,7 +14,12 @@ from tbe_aot import TableBatchedEmbeddingBags, TableSpec
 from tests.operators.support import Lookup, make_lookup
 
 TABLES = [TableSpec("user", 20, 16), TableSpec("item", 30, 5)]
-OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+OPCHECKS = (
+    "test_schema",
+    "test_autograd_registration",
+    "test_faketensor",
+    "test_aot_dispatch_dynamic",
+)
 
 
 def batch(bags: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,7 +47,7 @@ SMALL_BATCHES = [batch(1), batch(0)]
 def export(bags: torch.nn.Module) -> torch.export.ExportedProgram:
     """Export for any number of lookups and bags, 0 and 1 included."""
     dynamic = {"indices": {0: Dim.AUTO}, "offsets": {0: Dim.AUTO}}
-    with symbolic_shapes_config.patch(backed_size_oblivious=True):
+    with symbolic_shapes_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
         return torch.export.export(bags, BATCHES[0], dynamic_shapes=dynamic)
 
 
@@ -104,7 +109,7 @@ def test_export_names_the_dims_of_a_dynamic_batch(tmp_path):
     other = make_lookup([8, 5], [9, 9], [2, 2, 2, 0, 1, 4, 5, 0], weighted=True)
     args = (other.indices, other.offsets, other.per_sample_weights)
     assert torch.equal(loaded(*args), Operator(other)(*args))
-    with pytest.raises(AssertionError, match="Guard failed|divisible|offsets"):
+    with pytest.raises(AssertionError, match="Guard failed"):
         loaded(other.indices, other.offsets[:-1], other.per_sample_weights)
 
 
@@ -167,7 +172,8 @@ def test_compile_inside_a_model_whose_lookups_are_data_dependent():
 
     def select(indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         kept = indices[indices < 10]
-        return bags(kept, offsets.clamp(max=kept.numel()))
+        pooled: torch.Tensor = bags(kept, offsets.clamp(max=kept.numel()))
+        return pooled
 
     torch._dynamo.reset()
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
@@ -206,7 +212,5 @@ def test_fakes_know_shapes_and_dtypes():
             ]
             traced = torch.ops.tbe_aot.forward(*args)
         assert (traced.shape, traced.dtype) == (real.shape, real.dtype)
-    meta = [
-        arg.to("meta") if isinstance(arg, torch.Tensor) else arg for arg in lookup.arguments()
-    ]
+    meta = [arg.to("meta") if isinstance(arg, torch.Tensor) else arg for arg in lookup.arguments()]
     assert torch.ops.tbe_aot.forward(*meta).is_meta
