@@ -27,6 +27,8 @@ from .progress_log import ProgressLog
 if TYPE_CHECKING:
     from .triton_compiler import BatchCompiler
 
+STDERR_FILE = "stderr"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -98,9 +100,11 @@ def _run_child(
     """Outcomes of the jobs that a child finished, and how it died if it did not finish all."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    with tempfile.TemporaryFile() as stderr:
+    # Here rather than in the child, which may die and leave it.
+    with tempfile.TemporaryDirectory(prefix="aot_build-triton-") as folder:
+        scratch = Path(folder)
         child = context.Process(
-            target=_child_main, args=(batch, jobs, specs_dir, cache, sender, stderr.fileno())
+            target=_child_main, args=(batch, jobs, specs_dir, cache, sender, scratch)
         )
         child.start()
         sender.close()
@@ -115,10 +119,9 @@ def _run_child(
                 else:
                     progress.done(outcome.job.variant, cached=False)
         child.join()
-        if child.exitcode == 0:
+        if len(outcomes) == len(jobs):
             return outcomes, ""
-        stderr.seek(0)
-        said = stderr.read().decode(errors="replace")[-4000:]
+        said = (scratch / STDERR_FILE).read_text(errors="replace")[-4000:]
     return outcomes, f"the compiler died ({_exit_reason(child.exitcode)})\n{said}"
 
 
@@ -134,22 +137,23 @@ def _child_main(
     specs_dir: Path,
     cache: CubinCache,
     sender: Connection,
-    stderr: int,
+    scratch: Path,
 ) -> None:
     """Compile the jobs in order, sending an error text (empty: none) after each."""
     # MLIR and LLVM print their diagnostics to the file descriptor itself.
-    os.dup2(stderr, 2)
-    from .triton_compiler import BatchCompiler, triton_environment
+    with (scratch / STDERR_FILE).open("wb") as stderr:
+        os.dup2(stderr.fileno(), 2)
+    from .triton_compiler import BatchCompiler, pin_environment
 
-    with triton_environment(ARCHS[batch.arch]) as scratch:
-        try:
-            compiler = BatchCompiler(batch, specs_dir, scratch)
-        except Exception as error:  # noqa: BLE001 - kernel.py may raise anything
-            for _ in jobs:
-                sender.send(_describe(error))
-            return
-        for job in jobs:
-            sender.send(_compile_one(compiler, job, cache))
+    try:
+        pin_environment(ARCHS[batch.arch], scratch / "cache")
+        compiler = BatchCompiler(batch, specs_dir, scratch)
+    except Exception as error:  # noqa: BLE001 - kernel.py may raise anything
+        for _ in jobs:
+            sender.send(_describe(error))
+        return
+    for job in jobs:
+        sender.send(_compile_one(compiler, job, cache))
 
 
 def _compile_one(compiler: BatchCompiler, job: Job, cache: CubinCache) -> str:

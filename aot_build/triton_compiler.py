@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +18,25 @@ from .loader import load_function
 from .toolchain import tool
 
 
-@contextlib.contextmanager
-def triton_environment(arch: Arch) -> Iterator[Path]:
-    """Pin Triton's environment; must come before its import.
+def pin_environment(arch: Arch, cache: Path) -> None:
+    """Pin Triton's environment in this process; must come before its import.
 
     One assembler per process and a cache folder of its own: a path changed later leaves the recorded version wrong.
     Always compiling makes ptxas print its log, which alone tells spills.
     """
     if "TRITON_INTERPRET" in os.environ:
         raise BuildError("TRITON_INTERPRET is set: interpreted kernels cannot be compiled")
-    with tempfile.TemporaryDirectory(prefix="aot_build-triton-") as folder:
-        # Inherited settings of Triton or ptxas would change cubins without changing their keys.
-        for name in list(os.environ):
-            if (
-                name.startswith(("TRITON_", "PTXAS_", "MLIR_", "LLVM_"))
-                or name == "DISABLE_PTXAS_OPT"
-            ):
-                del os.environ[name]
-        os.environ["TRITON_PTXAS_BLACKWELL_PATH"] = str(tool(arch.ptxas))
-        os.environ["TRITON_PTXAS_PATH"] = str(tool(arch.ptxas))
-        os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "cache")
-        os.environ["TRITON_ALWAYS_COMPILE"] = "1"
-        os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
-        # Line info would put absolute paths into the cubin.
-        os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
-        yield Path(folder)
+    # Inherited settings of Triton or ptxas would change cubins without changing their keys.
+    for name in list(os.environ):
+        if name.startswith(("TRITON_", "PTXAS_", "MLIR_", "LLVM_")) or name == "DISABLE_PTXAS_OPT":
+            del os.environ[name]
+    os.environ["TRITON_PTXAS_BLACKWELL_PATH"] = str(tool(arch.ptxas))
+    os.environ["TRITON_PTXAS_PATH"] = str(tool(arch.ptxas))
+    os.environ["TRITON_CACHE_DIR"] = str(cache)
+    os.environ["TRITON_ALWAYS_COMPILE"] = "1"
+    os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
+    # Line info would put absolute paths into the cubin.
+    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
 
 
 class BatchCompiler:
