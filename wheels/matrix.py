@@ -42,7 +42,7 @@ def _main() -> None:
         "--torch", help="pip's requirement for the torch that wheels are tested with"
     )
     parser.add_argument("pythons", nargs="*", help="cp311 cp312 ...; default: all of the matrix")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
 
     torch = importlib.util.find_spec("torch")
     if torch is None or torch.origin is None:
