@@ -101,7 +101,8 @@ void check_bounds(StableIValue* stack, uint64_t argument_count, uint64_t /*resul
   const int32_t device = in.features.device_index;
   void* stream = kind == DeviceKind::kCuda ? current_cuda_stream(device) : nullptr;
   if (fatal && kind == DeviceKind::kCuda && is_capturing(device, stream)) {
-    fail(kOperator, ": bounds_mode 'fatal' waits for the device, which a CUDA graph capture forbids; ",
+    fail(kOperator,
+         ": bounds_mode 'fatal' waits for the device, which a CUDA graph capture forbids; ",
          "use 'warning' or 'ignore' while capturing");
   }
   StableTensor checked_indices = empty_tensor({in.indices.numel}, dtype, kind, device);
