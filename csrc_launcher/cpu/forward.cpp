@@ -10,6 +10,7 @@
 #include "cpu/bags.h"
 #include "cpu/element.h"
 #include "cpu/parallel.h"
+#include "cpu/row.h"
 
 namespace tbe_aot::cpu {
 namespace {
@@ -17,8 +18,22 @@ namespace {
 constexpr char kOperator[] = "tbe_aot::forward";
 // Columns that are pooled together: their accumulators stay in the first cache level.
 constexpr int64_t kColumns = 512;
+// Lookups between asking for a row and adding it: far enough to hide memory, near enough to stay in
+// the cache.
+constexpr int64_t kAhead = 6;
 // Elements read and written per piece of work given to a thread, about.
 constexpr int64_t kGrainElements = 32768;
+
+// Asks the cache for a row that is added soon. Where there is no such row, nothing happens.
+template <typename Weight>
+void prefetch_row(const Weight* table, int64_t offset, int64_t columns) {
+  constexpr int64_t kLine = 64;
+  const uintptr_t row = reinterpret_cast<uintptr_t>(table) + offset * sizeof(Weight);
+  const int64_t bytes = columns * static_cast<int64_t>(sizeof(Weight));
+  for (int64_t byte = 0; byte < bytes; byte += kLine) {
+    __builtin_prefetch(reinterpret_cast<const void*>(row + byte));
+  }
+}
 
 template <typename Weight, typename Output, typename Index>
 class Pooling {
@@ -95,12 +110,14 @@ class Pooling {
         const int64_t index = indices[i];
         if (index == -1) continue;
         if (index < 0 || index >= feature[kRows]) return false;
+        if (i + kAhead < request_.lookups) {
+          prefetch_row(table + column, indices[i + kAhead] * feature[kRowPitch], columns);
+        }
         const Weight* row = table + index * feature[kRowPitch] + column;
         if (sample_weights == nullptr) {
-          for (int64_t c = 0; c < columns; ++c) sums[c] += static_cast<Sum>(row[c]);
+          add_row(row, columns, sums);
         } else {
-          const Sum weight = static_cast<Sum>(sample_weights[i]);
-          for (int64_t c = 0; c < columns; ++c) sums[c] += weight * static_cast<Sum>(row[c]);
+          add_row(row, columns, sums, static_cast<Sum>(sample_weights[i]));
         }
       }
       for (int64_t c = 0; c < columns; ++c) {

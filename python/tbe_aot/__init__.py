@@ -13,7 +13,7 @@ _library.load()
 # After the library: these register fakes of its operators.
 from . import operators  # noqa: E402
 from .features import FeatureMetadata, TableSpec, make_features  # noqa: E402
-from .inspection import Explanation, build_info, explain  # noqa: E402
+from .inspection import Explanation, build_info, explain, preload  # noqa: E402
 from .module import TableBatchedEmbeddingBags  # noqa: E402
 from .vbe import vbe_layout  # noqa: E402
 
@@ -32,5 +32,6 @@ __all__ = [
     "explain",
     "make_features",
     "operators",
+    "preload",
     "vbe_layout",
 ]

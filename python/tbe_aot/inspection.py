@@ -175,8 +175,10 @@ def _labels(kernel: str, axis: str, values: Sequence[bool | int | str]) -> list[
     return [labels[AXES[kernel][axis].index(value)] for value in values]
 
 
-def preload_forward(weights: torch.Tensor, layout: list[int], *, bounds_check: bool) -> list[str]:
-    """Load every kernel that lookups in these tables can launch, on the weights' device; none on a CPU.
+def preload(weights: torch.Tensor, layout: list[int], *, bounds_check: bool) -> list[str]:
+    """Load every kernel of this build that lookups in these tables can launch, on the weights' device; none on a CPU.
+
+    The first lookup then loads nothing, and it may be captured into a CUDA graph.
 
     Args:
         weights: the tables.
@@ -187,7 +189,7 @@ def preload_forward(weights: torch.Tensor, layout: list[int], *, bounds_check: b
         The names of the variants, which are loaded now.
 
     Raises:
-        RuntimeError: the device is none that this build has kernels for, or the build lacks a variant.
+        RuntimeError: the device is none that this build has kernels for.
         ImportError: see ``launcher``.
     """
     if not weights.is_cuda:
@@ -198,7 +200,7 @@ def preload_forward(weights: torch.Tensor, layout: list[int], *, bounds_check: b
         "weight_dtype": _labels("forward", "weight_dtype", [WEIGHT_DTYPES[weights.dtype]]),
         "bucket": _labels("forward", "bucket", sorted(set(layout[6::3]))),
     }
-    # A profile may leave variants out; those that it holds are what can be launched.
+    # Not every variant has to be in a build: a profile may leave some out.
     loaded: list[str] = native.preload(device, "forward", axes, built_only=True)
     for kernel in BOUNDS_KERNELS if bounds_check else ():
         loaded += native.preload(device, kernel, {}, built_only=True)

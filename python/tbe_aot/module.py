@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from .features import TableSpec, make_features
-from .inspection import Explanation, explain, preload_forward
+from .inspection import Explanation, explain
+from .inspection import preload as preload_kernels
 from .vbe import vbe_layout
 
 POOLINGS = ("sum", "mean")
@@ -198,9 +199,10 @@ class TableBatchedEmbeddingBags(nn.Module):
         The first call then loads nothing, and it may be captured into a CUDA graph.
 
         Raises:
-            RuntimeError: the device is none that this build has kernels for, or the build lacks a variant.
+            RuntimeError: the device is none that this build has kernels for.
+            ImportError: ``tbe_aot._launcher`` was not built for this Python.
         """
-        return preload_forward(self.weights, self.layout, bounds_check=self.bounds_check != "none")
+        return preload_kernels(self.weights, self.layout, bounds_check=self.bounds_check != "none")
 
     def explain(
         self,

@@ -138,11 +138,31 @@ def test_an_expression_in_python(text, expected):
     assert eval(expression.python, names) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    """a +; c; t; a and b; numel(l); len(t); a < 'x'; 'x' < 'y'; a ** 2; f(a); l['x']; sum(l); a < b < 3;
-    True; 1.5; not a; size(t, a); a if b else 1; a if given(t) else 'x'; numel(t=t)""".split(";"),
-)
+NOT_ALLOWED = """
+    a +
+    c
+    t
+    a and b
+    numel(l)
+    len(t)
+    a < 'x'
+    'x' < 'y'
+    a ** 2
+    f(a)
+    l['x']
+    sum(l)
+    a < b < 3
+    True
+    1.5
+    not a
+    size(t, a)
+    a if b else 1
+    a if given(t) else 'x'
+    numel(t=t)
+"""
+
+
+@pytest.mark.parametrize("text", NOT_ALLOWED.strip().splitlines())
 def test_an_expression_that_is_not_allowed(text):
     with pytest.raises(ExpressionError):
         translate(text.strip(), SCOPE)
