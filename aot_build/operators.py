@@ -38,7 +38,6 @@ TENSOR_TYPE = r"Tensor(\([a-z]!\))?\??"
 CPP_KINDS = {
     "int[]": "kIntegerList",
     "str": "kString",
-    "ScalarType?": "kOptionalDtype",
     "SymInt": "kInteger",
 }
 
@@ -47,7 +46,7 @@ class Argument(Table):
     """``[[operators.arguments]]``: one positional argument and what it may be."""
 
     name: str = Field(pattern=IDENTIFIER)
-    type: str = Field(pattern=rf"^({TENSOR_TYPE}|int\[\]|str|ScalarType\?|SymInt)$")
+    type: str = Field(pattern=rf"^({TENSOR_TYPE}|int\[\]|str|SymInt)$")
     doc: str
     default: str = ""
     dtypes: list[str] = Field(default=[])
@@ -216,11 +215,8 @@ class _Checker:
                         format_names(others),
                     )
                 allowed = ("dtypes", "rank", "contiguous", "device_of", "gradient")
-            elif argument.type in {"str", "ScalarType?"}:
+            elif argument.type == "str":
                 allowed = ("values",)
-                unknown = [value for value in argument.values if value not in DTYPES]
-                if argument.type == "ScalarType?" and unknown:
-                    self.report(f"{place}.values", unknown, "no dtypes", format_names(DTYPES))
             extra = argument.model_fields_set - {"name", "type", "doc", "default", *allowed}
             for name in sorted(extra):
                 self.report(

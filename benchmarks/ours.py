@@ -61,10 +61,11 @@ class Lookup:
     ) -> Callable[[int], torch.Tensor]:
         """A SUM forward on input set s."""
         operator = torch.ops.tbe_aot.forward
+        output = str(output_dtype).removeprefix("torch.")
 
         def call(s: int) -> torch.Tensor:
             inputs = sets[s]
-            output: torch.Tensor = operator(
+            pooled: torch.Tensor = operator(
                 self._weights,
                 self._features,
                 self._layout,
@@ -72,9 +73,9 @@ class Lookup:
                 inputs.offsets,
                 inputs.per_sample_weights if weighted else None,
                 "sum",
-                output_dtype,
+                output,
             )
-            return output
+            return pooled
 
         return call
 

@@ -24,7 +24,7 @@ rules::ForwardArguments read_arguments(BoxedArguments& boxed) {
   in.offsets = boxed.tensor(rules::kForwardOffsets).info();
   in.per_sample_weights = boxed.tensor(rules::kForwardPerSampleWeights).info();
   in.pooling = boxed.string(rules::kForwardPooling);
-  in.output_dtype = boxed.dtype(rules::kForwardOutputDtype);
+  in.output_dtype = boxed.string(rules::kForwardOutputDtype);
   in.vbe_bag_offsets = boxed.tensor(rules::kForwardVbeBagOffsets).info();
   in.vbe_output_offsets = boxed.tensor(rules::kForwardVbeOutputOffsets).info();
   in.vbe_max_batch = boxed.integer(rules::kForwardVbeMaxBatch);
@@ -49,8 +49,7 @@ void forward(StableIValue* stack, uint64_t argument_count, uint64_t /*result_cou
   const bool narrow = in.indices.dtype == TensorDtype::k_int32 &&
                       in.indices.numel <= std::numeric_limits<int32_t>::max();
   const TensorDtype index_dtype = narrow ? TensorDtype::k_int32 : TensorDtype::k_int64;
-  const TensorDtype output_dtype =
-      in.output_dtype.given ? in.output_dtype.dtype : TensorDtype::k_float32;
+  const TensorDtype output_dtype = to_tensor_dtype(in.output_dtype);
   const TensorInfo& where = in.weights;
   StableTensor output = in.vbe ? empty_tensor({in.vbe_output_numel}, output_dtype,
                                               where.device_kind, where.device_index)

@@ -1,6 +1,8 @@
 // From an operator's arguments to what the planner asks for.
 #pragma once
 
+#include <string_view>
+
 #include "core/planner.h"
 #include "ops/stable_tensor.h"
 #include "ops/tensor_info.h"
@@ -17,6 +19,13 @@ constexpr Dtype to_planner(TensorDtype dtype) {
     default:
       return Dtype::kFloat32;
   }
+}
+
+// An `output_dtype` argument.
+inline TensorDtype to_tensor_dtype(std::string_view name) {
+  if (name == dtype_name(TensorDtype::k_float16)) return TensorDtype::k_float16;
+  if (name == dtype_name(TensorDtype::k_bfloat16)) return TensorDtype::k_bfloat16;
+  return TensorDtype::k_float32;
 }
 
 // The address of the elements, dense and of `dtype`; replaces `tensor` by a copy where it is not.

@@ -208,9 +208,6 @@ BoxedArguments::~BoxedArguments() {
       case ArgumentKind::kString:
         torch_delete_string(unbox<StringHandle>(values_[i]));
         break;
-      case ArgumentKind::kOptionalDtype:
-        delete unbox<StableIValue*>(values_[i]);
-        break;
       case ArgumentKind::kTensor:
       case ArgumentKind::kOptionalTensor:
       case ArgumentKind::kInteger:
@@ -244,12 +241,6 @@ std::string_view BoxedArguments::string(size_t position) const {
   failed |= torch_string_length(handle, &length);
   expect_success(failed, "read a string");
   return {text, length};
-}
-
-OptionalDtype BoxedArguments::dtype(size_t position) const {
-  const auto* boxed = unbox<StableIValue*>(values_[position]);
-  if (boxed == nullptr) return {};
-  return {true, from_torch(unbox<int32_t>(*boxed))};
 }
 
 int64_t BoxedArguments::integer(size_t position) const { return unbox<int64_t>(values_[position]); }

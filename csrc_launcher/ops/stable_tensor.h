@@ -72,7 +72,6 @@ class BoxedArguments {
   StableTensor& tensor(size_t position) { return tensors_[position]; }
   IntegerList integer_list(size_t position);  // Valid until the next call for a list.
   std::string_view string(size_t position) const;
-  OptionalDtype dtype(size_t position) const;
   int64_t integer(size_t position) const;
 
  private:

@@ -77,9 +77,5 @@ void refuse_value(const char* op, const char* name, std::string_view value,
   fail(op, ": ", name, " is '", value, "', expected ", alternatives(words));
 }
 
-void refuse_dtype(const char* op, const char* name, TensorDtype dtype, uint32_t allowed) {
-  fail(op, ": ", name, " is ", dtype_name(dtype), ", expected ", dtype_alternatives(allowed));
-}
-
 }  // namespace detail
 }  // namespace tbe_aot

@@ -56,14 +56,7 @@ enum class ArgumentKind : uint8_t {
   kOptionalTensor,
   kIntegerList,
   kString,
-  kOptionalDtype,
   kInteger,
-};
-
-// The value of a `ScalarType?` argument.
-struct OptionalDtype {
-  bool given = false;
-  TensorDtype dtype = TensorDtype::k_other;
 };
 
 // The value of an `int[]` argument; does not own the integers.
@@ -92,8 +85,6 @@ namespace detail {
                                 const char* reference_name, const TensorInfo& reference);
 [[noreturn]] void refuse_value(const char* op, const char* name, std::string_view value,
                                std::initializer_list<std::string_view> allowed);
-[[noreturn]] void refuse_dtype(const char* op, const char* name, TensorDtype dtype,
-                               uint32_t allowed);
 
 }  // namespace detail
 
@@ -120,13 +111,6 @@ inline void expect_one_of(const char* op, const char* name, std::string_view val
     if (value == candidate) return;
   }
   detail::refuse_value(op, name, value, allowed);
-}
-
-inline void expect_dtype(const char* op, const char* name, const OptionalDtype& value,
-                         uint32_t allowed) {
-  if (value.given && (allowed & dtype_bit(value.dtype)) == 0) {
-    detail::refuse_dtype(op, name, value.dtype, allowed);
-  }
 }
 
 }  // namespace tbe_aot

@@ -122,13 +122,3 @@ def expect_one_of(operator: str, name: str, value: str, allowed: Sequence[str]) 
     if value not in allowed:
         words = alternatives([f"'{word}'" for word in allowed])
         raise RuntimeError(f"{operator}: {name} is '{value}', expected {words}")
-
-
-def expect_dtype(
-    operator: str, name: str, value: torch.dtype | None, allowed: Sequence[str]
-) -> None:
-    """Raise RuntimeError unless the dtype is None or one of those allowed."""
-    if value is not None and dtype_name(value) not in allowed:
-        raise RuntimeError(
-            f"{operator}: {name} is {dtype_name(value)}, expected {alternatives(allowed)}"
-        )

@@ -14,6 +14,7 @@ from ._library import FOLDER
 from ._operator_rules import AXES, accept_forward
 from ._rules import given
 
+# As the launcher and the specs name them.
 WEIGHT_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 BOUNDS_KERNELS = ("check_offsets", "repair_offsets", "check_indices")
 
@@ -111,7 +112,7 @@ def explain(
     offsets: torch.Tensor,
     per_sample_weights: torch.Tensor | None = None,
     pooling: str = "sum",
-    output_dtype: torch.dtype | None = None,
+    output_dtype: str = "float32",
     *,
     arch: str | None = None,
 ) -> Explanation:
@@ -147,7 +148,7 @@ def explain(
         arch=arch,
         layout=layout,
         weight_dtype=WEIGHT_DTYPES[weights.dtype],
-        output_dtype=WEIGHT_DTYPES[output_dtype or torch.float32],
+        output_dtype=WEIGHT_DTYPES[getattr(torch, output_dtype)],
         index_width=8 * indices.dtype.itemsize,
         mean=pooling == "mean",
         weights=weights.data_ptr(),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._rules import dtype_name
 from .features import TableSpec, make_features
 from .inspection import Explanation, explain
 from .inspection import preload as preload_kernels
@@ -77,6 +78,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         self.table_specs = tuple(tables)
         self.feature_tables = tuple(feature_tables or [table.name for table in tables])
         self.output_dtype = output_dtype
+        self.output_dtype_name = dtype_name(output_dtype)
         self.pooling = pooling
         self.bounds_check = bounds_check
         self.metadata = make_features(tables, feature_tables, weights_dtype, device)
@@ -139,7 +141,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             offsets,
             per_sample_weights,
             self.pooling,
-            self.output_dtype,
+            self.output_dtype_name,
             bag_offsets,
             output_offsets,
             max_batch,
@@ -221,7 +223,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             offsets,
             per_sample_weights,
             self.pooling,
-            self.output_dtype,
+            self.output_dtype_name,
             arch=arch,
         )
 

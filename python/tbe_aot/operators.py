@@ -21,7 +21,7 @@ def _forward(
     offsets: torch.Tensor,
     per_sample_weights: torch.Tensor | None = None,
     pooling: str = "sum",
-    output_dtype: torch.dtype | None = None,
+    output_dtype: str = "float32",
     vbe_bag_offsets: torch.Tensor | None = None,
     vbe_output_offsets: torch.Tensor | None = None,
     vbe_max_batch: int = 0,
@@ -42,7 +42,7 @@ def _forward(
         vbe_output_numel,
     )
     shape = (vbe_output_numel,) if sizes.vbe else (sizes.batch_size, sizes.output_width)
-    return weights.new_empty(shape, dtype=output_dtype or torch.float32)
+    return weights.new_empty(shape, dtype=getattr(torch, output_dtype))
 
 
 @torch.library.register_fake("tbe_aot::check_bounds")  # type: ignore[untyped-decorator]

@@ -49,7 +49,7 @@ class Model(torch.nn.Module):
             offsets,
             None,
             "mean",
-            torch.float16,
+            "float16",
         )
         return torch.relu(pooled) * 2.0 + 1.0
 

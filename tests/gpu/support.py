@@ -132,17 +132,18 @@ class Lookup:
     _expected: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     def arguments(
-        self, pooling: str = "sum", output_dtype: torch.dtype | None = None
+        self, pooling: str = "sum", output_dtype: torch.dtype = torch.float32
     ) -> list[object]:
         """The operator's positional arguments."""
         args: list[object] = [self.tables.weights, self.features, self.layout]
-        args += [self.indices, self.offsets, self.per_sample_weights, pooling, output_dtype]
+        args += [self.indices, self.offsets, self.per_sample_weights, pooling]
+        args.append(str(output_dtype).removeprefix("torch."))
         if self.vbe is not None:
             args += [self.vbe.bag_offsets, self.vbe.output_offsets]
             args += [self.vbe.max_batch, self.vbe.output_numel]
         return args
 
-    def run(self, pooling: str = "sum", output_dtype: torch.dtype | None = None) -> torch.Tensor:
+    def run(self, pooling: str = "sum", output_dtype: torch.dtype = torch.float32) -> torch.Tensor:
         output: torch.Tensor = torch.ops.tbe_aot.forward(*self.arguments(pooling, output_dtype))
         return output
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import tbe_aot
+from tbe_aot._rules import dtype_name
 from tbe_aot.features import FeatureMetadata
 from tests import oracle
 
@@ -30,14 +31,14 @@ class Lookup:
     batch_sizes: list[list[int]] | None = None
 
     def forward(
-        self, pooling: str = "sum", output_dtype: torch.dtype | None = None
+        self, pooling: str = "sum", output_dtype: torch.dtype = torch.float32
     ) -> torch.Tensor:
         """The operator's result."""
         result: torch.Tensor = torch.ops.tbe_aot.forward(*self.arguments(pooling, output_dtype))
         return result
 
     def arguments(
-        self, pooling: str = "sum", output_dtype: torch.dtype | None = None
+        self, pooling: str = "sum", output_dtype: torch.dtype = torch.float32
     ) -> tuple[Any, ...]:
         """The operator's arguments."""
         vbe: tuple[Any, ...] = ()
@@ -53,7 +54,7 @@ class Lookup:
             self.offsets,
             self.per_sample_weights,
             pooling,
-            output_dtype,
+            dtype_name(output_dtype),
             *vbe,
         )
 
@@ -76,11 +77,11 @@ class Lookup:
             self.features(), self.indices, self.offsets, self.per_sample_weights, pooling
         )
 
-    def verify(self, pooling: str = "sum", output_dtype: torch.dtype | None = None) -> None:
+    def verify(self, pooling: str = "sum", output_dtype: torch.dtype = torch.float32) -> None:
         """Run the operator and compare with the oracle."""
         actual = self.forward(pooling, output_dtype)
         expected, scale = self.expected(pooling)
-        assert actual.dtype == (output_dtype or torch.float32)
+        assert actual.dtype == output_dtype
         assert actual.shape == expected.shape
         assert oracle.within_tolerance(actual, expected, scale)
 

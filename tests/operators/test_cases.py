@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tbe_aot
+from tbe_aot._rules import dtype_name
 from tests import oracle
 from tests.operators.support import (
     INDEX_DTYPES,
@@ -82,7 +83,7 @@ def test_fbgemm_1610_absent_optional_tensors():
     assert torch.equal(torch.ops.tbe_aot.forward(*args[:5]), lookup.forward())
     empty = torch.empty(0)
     assert torch.equal(
-        torch.ops.tbe_aot.forward(*args[:5], empty, "sum", None, empty, empty, 0, 0),
+        torch.ops.tbe_aot.forward(*args[:5], empty, "sum", "float32", empty, empty, 0, 0),
         lookup.forward(),
     )
     check = (lookup.indices, lookup.offsets, lookup.metadata.features, lookup.metadata.layout)
@@ -155,7 +156,7 @@ def test_torchrec_3730_widened_before_added(output_dtype):
         torch.tensor([0, 4]),
         None,
         "sum",
-        output_dtype,
+        dtype_name(output_dtype),
     )
     # 2051 is no fp16 number; rounded once it is 2052.
     assert torch.equal(out, torch.full((1, 8), 2051.0).to(output_dtype))
@@ -170,11 +171,11 @@ def test_torchrec_3730_fp32_rows_are_added_in_fp64():
     assert torch.equal(out, torch.full((1, 4), 2.0**24 + 2))
 
 
-@pytest.mark.parametrize("output_dtype", [None, *OUTPUT_DTYPES])
+@pytest.mark.parametrize("output_dtype", OUTPUT_DTYPES)
 @pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
 def test_torchrec_3856_the_output_dtype_asked_for(dtype, output_dtype):
     lookup = make_lookup([8], [5], [3, 2], dtype=dtype)
-    assert lookup.forward(output_dtype=output_dtype).dtype == (output_dtype or torch.float32)
+    assert lookup.forward(output_dtype=output_dtype).dtype == output_dtype
 
 
 @pytest.mark.parametrize("bucket", [16, 32, 64, 128, 256, 512, 1024, 2048])

@@ -46,7 +46,7 @@ def load_changed(tmp_path: Path) -> Callable[[str, str], None]:
         ),
         ('type = "int[]"', 'type = "ints"', "type = .*ints"),
         (
-            'default = "None"\nvalues',
+            "default = '\"float32\"'\nvalues",
             "values",
             "no default after an argument that has one",
         ),

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tbe_aot
+from tbe_aot._rules import dtype_name
 from tests.operators.support import (
     INDEX_DTYPES,
     OUTPUT_DTYPES,
@@ -95,7 +96,7 @@ def test_the_output_is_rounded_once(output_dtype):
         torch.tensor([0, 3]),
         None,
         "sum",
-        output_dtype,
+        dtype_name(output_dtype),
     )
     assert out.item() == 1 + step
 

@@ -82,10 +82,9 @@ FORWARD: list[tuple[str, Any, str]] = [
     ("pooling", "max", "pooling is 'max', expected 'sum' or 'mean'"),
     (
         "output_dtype",
-        torch.float64,
-        "output_dtype is float64, expected float32, float16 or bfloat16",
+        "float64",
+        "output_dtype is 'float64', expected 'float32', 'float16' or 'bfloat16'",
     ),
-    ("output_dtype", torch.int32, "output_dtype is int32, expected"),
     (
         "vbe_output_offsets",
         torch.zeros(4).long(),
@@ -142,6 +141,7 @@ def verify(operator: str, arguments: dict[str, Any], name: str, value: Any, mess
     ordered = dict.fromkeys(ARGUMENTS[operator])
     ordered |= {
         "pooling": "sum",
+        "output_dtype": "float32",
         "bounds_mode": "warning",
         "vbe_max_batch": 0,
         "vbe_output_numel": 0,
