@@ -26,8 +26,6 @@ SOURCES := setup.py pyproject.toml README.md LICENSE $(shell find aot_build csrc
 # For the shell to expand; there is one per interpreter.
 WHEEL := $(DIST)/*-$(TAG)-*.whl
 
-export TBE_AOT_PROFILE = $(PROFILE)
-export TBE_AOT_ARCHS = $(ARCHS)
 export TBE_AOT_JOBS ?= $(JOBS)
 # The same sources give the same wheel, whenever it is built.
 export SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),1767225600)
