@@ -40,7 +40,7 @@ Driver::Driver() : library_(dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL)) {
   find(cuLibraryGetKernel, "cuLibraryGetKernel");
   find(cuKernelSetAttribute, "cuKernelSetAttribute");
   find(cuKernelGetFunction, "cuKernelGetFunction");
-  find(cuLaunchKernel, "cuLaunchKernel");
+  find(cuLaunchKernelEx, "cuLaunchKernelEx");
   find(cuMemsetD32Async, "cuMemsetD32Async");
   find(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2");
   find(cuStreamSynchronize, "cuStreamSynchronize");

@@ -32,9 +32,7 @@ class Driver {
   CUresult (*cuLibraryGetKernel)(CUkernel*, CUlibrary, const char* name);
   CUresult (*cuKernelSetAttribute)(int attribute, int value, CUkernel, CUdevice);
   CUresult (*cuKernelGetFunction)(CUfunction*, CUkernel);
-  CUresult (*cuLaunchKernel)(CUfunction, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                             unsigned block_x, unsigned block_y, unsigned block_z,
-                             unsigned shared_bytes, CUstream, void** params, void** extra);
+  CUresult (*cuLaunchKernelEx)(const CUlaunchConfig*, CUfunction, void** params, void** extra);
   CUresult (*cuMemsetD32Async)(CUdeviceptr, unsigned value, size_t count, CUstream);
   CUresult (*cuMemcpyDtoHAsync)(void*, CUdeviceptr, size_t bytes, CUstream);
   CUresult (*cuStreamSynchronize)(CUstream);

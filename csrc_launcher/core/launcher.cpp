@@ -30,13 +30,25 @@ void launch(const Driver& driver, Device& device, int32_t arch, const Launch& la
   void* params[kMaxParams];
   auto* args = const_cast<unsigned char*>(launch.args);  // The driver only reads them.
   for (int32_t i = 0; i < kernel.param_count; ++i) params[i] = args + kernel.params[i].offset;
-  driver.check(
-      driver.cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2],
-                            kWarpSize * static_cast<uint32_t>(variant.num_warps), 1, 1,
-                            static_cast<uint32_t>(variant.shared_bytes), stream, params, nullptr),
-      "cuLaunchKernel", "launching ", variant.name, " on ", device, " with grid (", launch.grid[0],
-      ", ", launch.grid[1], ", ", launch.grid[2], "), ", variant.num_warps, " warps and ",
-      variant.shared_bytes, " bytes of shared memory");
+  // Programmatic dependent launch: the kernel itself says when the next one may start.
+  CUlaunchAttribute overlap{};
+  overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  overlap.value.programmatic_stream_serialization_allowed = 1;
+  CUlaunchConfig config{};
+  config.grid_x = launch.grid[0];
+  config.grid_y = launch.grid[1];
+  config.grid_z = launch.grid[2];
+  config.block_x = kWarpSize * static_cast<uint32_t>(variant.num_warps);
+  config.block_y = 1;
+  config.block_z = 1;
+  config.shared_bytes = static_cast<uint32_t>(variant.shared_bytes);
+  config.stream = stream;
+  config.attributes = &overlap;
+  config.attribute_count = launch.overlaps_previous ? 1 : 0;
+  driver.check(driver.cuLaunchKernelEx(&config, function, params, nullptr), "cuLaunchKernelEx",
+               "launching ", variant.name, " on ", device, " with grid (", launch.grid[0], ", ",
+               launch.grid[1], ", ", launch.grid[2], "), ", variant.num_warps, " warps and ",
+               variant.shared_bytes, " bytes of shared memory");
 }
 
 }  // namespace

@@ -16,8 +16,9 @@ namespace tbe_aot {
 struct Launch {
   static constexpr size_t kMaxArgsSize = 256;
 
-  int32_t kernel;   // Index in kBuild.kernels.
-  int32_t variant;  // Index in that kernel's variants.
+  int32_t kernel;          // Index in kBuild.kernels.
+  int32_t variant;         // Index in that kernel's variants.
+  bool overlaps_previous;  // May start before the launch before it has ended.
   uint32_t grid[3];
   uint32_t args_size;
   alignas(8) unsigned char args[kMaxArgsSize];  // The kernel's generated argument struct.
@@ -40,6 +41,7 @@ class LaunchList {
   Launch& add() {
     Launch& slot = size_ < kInlineCapacity ? inline_[size_] : overflow_.emplace_back();
     ++size_;
+    slot.overlaps_previous = false;
     return slot;
   }
   size_t size() const { return size_; }

@@ -24,6 +24,12 @@ using generated::kForwardKernel;
 // Aligned variants move this many bytes at once.
 constexpr int64_t kVectorBytes = 16;
 
+// Bits of the kernel's argument `overlap`.
+constexpr int32_t kNextMayStart = 1;
+constexpr int32_t kOverlapsPrevious = 2;
+
+constexpr int32_t kShapeAxis = 5;  // In ForwardAxes.
+
 ForwardWeightDtype to_axis(Dtype dtype) {
   switch (dtype) {
     case Dtype::kFloat32:
@@ -75,25 +81,29 @@ void check(const ForwardRequest& request) {
   }
 }
 
-// The variant that serves a group, and what decided between its two shapes.
+// From the shortest bags to the longest; the last one serves what no other does.
+constexpr ForwardShape kShapes[] = {ForwardShape::short_, ForwardShape::medium,
+                                    ForwardShape::long_};
+
+// The variant that serves a group, and what decided between its shapes.
 struct GroupChoice {
   Choice variant;
-  bool has_short_shape;
-  bool is_short;
-  int32_t mean_length_below;  // Mean bag length from which bags are not short.
+  ForwardShape shape;
+  int32_t mean_length_below;  // Of the shape; of the longest shape: where the others end.
 };
 
 GroupChoice choose_for_group(const ForwardRequest& request, ForwardAxes axes) {
-  axes.shape = ForwardShape::short_;
-  const Choice short_shape =
-      choose_variant(request.arch, kForwardKernel, generated::forward_cell(axes));
-  axes.shape = ForwardShape::long_;
-  const Choice long_shape =
-      choose_variant(request.arch, kForwardKernel, generated::forward_cell(axes));
-  const int32_t below = generated::forward_constants(*short_shape.info).MEAN_LENGTH_BELOW;
-  const bool is_short = request.lookups < below * request.total_bags;
-  return {is_short ? short_shape : long_shape, short_shape.variant != long_shape.variant, is_short,
-          below};
+  int32_t others_end = 0;
+  for (const ForwardShape shape : kShapes) {
+    axes.shape = shape;
+    const Choice variant =
+        choose_variant(request.arch, kForwardKernel, generated::forward_cell(axes));
+    if (shape == ForwardShape::long_) return {variant, shape, others_end};
+    const int32_t below = generated::forward_constants(*variant.info).MEAN_LENGTH_BELOW;
+    if (request.lookups < below * request.total_bags) return {variant, shape, below};
+    others_end = std::max(others_end, below);
+  }
+  fail("no shape serves every bag length");
 }
 
 std::string describe_alignment(const FeatureGroup& group, const char* generic_reason) {
@@ -106,11 +116,23 @@ std::string describe_alignment(const FeatureGroup& group, const char* generic_re
 }
 
 std::string describe_shape(const ForwardRequest& request, const GroupChoice& choice) {
-  if (!choice.has_short_shape) return "one shape serves this bucket";
+  if (choice.mean_length_below == 0) return "one shape serves this bucket";
   const double mean_length =
       static_cast<double>(request.lookups) / static_cast<double>(request.total_bags);
-  return join(choice.is_short ? "short" : "long", " shape because bags have ", mean_length,
-              " lookups on average and short serves less than ", choice.mean_length_below);
+  const AxisInfo& axis = kBuild.kernels[kForwardKernel].axes[kShapeAxis];
+  const char* label = axis.labels[static_cast<int32_t>(choice.shape)];
+  return join(label, " shape because bags have ", mean_length, " lookups on average and ",
+              choice.shape == ForwardShape::long_ ? "the others serve" : "it serves", " less than ",
+              choice.mean_length_below);
+}
+
+// Launches of all groups: one for as many features as a grid can hold.
+int64_t count_launches(const Layout& layout) {
+  int64_t count = 0;
+  for (size_t i = 0; i < layout.group_count(); ++i) {
+    count += ceil_div(layout.group(i).feature_count, kMaxGridY);
+  }
+  return count;
 }
 
 }  // namespace
@@ -146,9 +168,13 @@ Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* 
   args.mean = request.mean ? 1 : 0;
   args.vbe = vbe ? 1 : 0;
 
-  const auto* features = static_cast<const int64_t*>(request.features);
-  for (size_t i = 0; i < layout.group_count(); ++i) {
+  // The widest rows first: they take longest, and narrower ones fill the device beside their end.
+  const int64_t launch_count = count_launches(layout);
+  const auto* features =
+      static_cast<const int64_t*>(request.features) + layout.feature_count() * kFeatureColumns;
+  for (size_t i = layout.group_count(); i-- > 0;) {
     const FeatureGroup group = layout.group(i);
+    features -= group.feature_count * kFeatureColumns;
     axes.bucket = find_bucket(group.bucket);
     axes.aligned = group.aligned && generic_reason == nullptr ? ForwardAligned::aligned
                                                               : ForwardAligned::generic;
@@ -157,10 +183,15 @@ Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* 
     const int32_t bags = generated::forward_constants(variant).BAGS;
     for (int64_t first = 0; first < group.feature_count; first += kMaxGridY) {
       const int64_t count = std::min(group.feature_count - first, kMaxGridY);
+      const auto number = static_cast<int64_t>(plan.launches.size());
+      const bool is_first = number == 0;
+      const bool is_last = number + 1 == launch_count;
       args.features = features + first * kFeatureColumns;
+      args.overlap = (is_last ? 0 : kNextMayStart) | (is_first ? 0 : kOverlapsPrevious);
       Launch& launch = plan.launches.add();
       launch.kernel = kForwardKernel;
       launch.variant = choice.variant.variant;
+      launch.overlaps_previous = !is_first;
       launch.grid[0] = static_cast<uint32_t>(ceil_div(request.batch_size, bags));
       launch.grid[1] = static_cast<uint32_t>(count);
       launch.grid[2] = 1;
@@ -172,7 +203,6 @@ Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* 
                                 describe_shape(request, choice)));
       }
     }
-    features += group.feature_count * kFeatureColumns;
   }
   return plan;
 }

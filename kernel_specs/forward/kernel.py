@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from common.features import feature_bags, load_feature
 from common.output import store_rows
+from common.overlap import start_next, wait_for_previous
 
 
 @triton.jit
@@ -33,6 +34,7 @@ def forward_kernel(
     output_dtype,  # 0 fp32, 1 fp16, 2 bf16
     mean,
     vbe,
+    overlap,  # bit 0: the next launch may start, bit 1: this one overlaps the one before
     WEIGHT_DTYPE: tl.constexpr,
     BUCKET: tl.constexpr,
     WEIGHTED: tl.constexpr,
@@ -47,6 +49,7 @@ def forward_kernel(
     ACCUMULATOR: tl.constexpr = tl.float64 if WEIGHT_DTYPE == "fp32" else tl.float32
     SLOTS: tl.constexpr = BAGS * ROWS
 
+    start_next(overlap)
     feature, weight_offset, row_pitch, dim, output_column = load_feature(
         features, tl.program_id(1), UNIT
     )
@@ -56,17 +59,20 @@ def forward_kernel(
     bag = tl.program_id(0) * BAGS + slot // ROWS
     start = tl.load(offsets + first_bag + bag, mask=bag < bag_count, other=0).to(tl.int64)
     end = tl.load(offsets + first_bag + bag + 1, mask=bag < bag_count, other=0).to(tl.int64)
-    steps = tl.cdiv(tl.max(end - start, axis=0).to(tl.int32), ROWS)
+    length = (end - start).to(tl.int32)
+    steps = tl.cdiv(tl.max(length, axis=0), ROWS)
 
     column = tl.arange(0, BUCKET)
     # The padding of an aligned row is read with it and never stored.
     in_padded_row = (column < tl.cdiv(dim, UNIT) * UNIT)[None, :]
     table = weights + weight_offset
-    position = start + slot % ROWS
+    bag_indices = indices + start
+    bag_weights = per_sample_weights + start
+    lookup = slot % ROWS
     total = tl.zeros([SLOTS, BUCKET], ACCUMULATOR)
     for _ in range(0, steps, UNROLL):
         for _ in tl.static_range(UNROLL):
-            index = tl.load(indices + position, mask=position < end, other=-1).to(tl.int64)
+            index = tl.load(bag_indices + lookup, mask=lookup < length, other=-1).to(tl.int64)
             used = index >= 0
             row = tl.load(
                 table + (index * row_pitch)[:, None] + column[None, :],
@@ -75,17 +81,17 @@ def forward_kernel(
                 eviction_policy=EVICTION,
             ).to(ACCUMULATOR)
             if WEIGHTED:
-                sample_weight = tl.load(per_sample_weights + position, mask=used, other=0.0)
+                sample_weight = tl.load(bag_weights + lookup, mask=used, other=0.0)
                 row *= sample_weight.to(ACCUMULATOR)[:, None]
             total += row
-            position += ROWS
+            lookup += ROWS
 
     pooled = tl.sum(tl.reshape(total, [BAGS, ROWS, BUCKET]), axis=1)
     bag = tl.program_id(0) * BAGS + tl.arange(0, BAGS)
     owned = bag < bag_count
     if mean != 0:
-        length = tl.max(tl.reshape(end - start, [BAGS, ROWS]), axis=1)
-        pooled /= tl.maximum(length, 1).to(ACCUMULATOR)[:, None]
+        bag_length = tl.max(tl.reshape(length, [BAGS, ROWS]), axis=1)
+        pooled /= tl.maximum(bag_length, 1).to(ACCUMULATOR)[:, None]
     vbe_row = tl.load(vbe_output_offsets + first_bag + bag, mask=bag < bag_count * vbe, other=0)
     output_row = tl.where(vbe != 0, vbe_row, bag.to(tl.int64) * output_stride + output_column)
     # Rows of the output are as wide as the dims of all tables make them: stores are vectors where they can be. The
@@ -97,3 +103,4 @@ def forward_kernel(
     else:
         in_row = owned[:, None] & (column < dim)[None, :]
         store_rows(output, output_row[:, None] + column[None, :], pooled, in_row, output_dtype)
+    wait_for_previous(overlap)

@@ -14,6 +14,7 @@ from tests.interpreter.harness import Interpreter, KernelCall, constants_of
 
 WEIGHT_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 OUTPUT_DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+SHAPES = ["long", "medium", "short"]
 BUCKETS = [16, 32, 64, 128, 256, 512, 1024, 2048]
 
 
@@ -99,6 +100,7 @@ def solve(
             OUTPUT_DTYPES.index(problem.output_dtype),
             int(problem.mean),
             int(problem.vbe),
+            problem.seed % 4,
         ),
         constants,
     )
@@ -140,14 +142,14 @@ def dims_of(bucket: int, *, aligned: bool) -> tuple[int, int]:
     return (bucket, bucket // 2 + 8) if aligned else (bucket - 1, bucket // 2 + 1)
 
 
-@pytest.mark.parametrize("shape", ["long", "short"])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("bucket", BUCKETS)
 @pytest.mark.parametrize("weight_dtype", WEIGHT_DTYPES)
 def test_every_bucket_dtype_and_shape(
     triton_interpreter: Interpreter, weight_dtype: str, bucket: int, shape: str
 ) -> None:
     # The other axes and the run-time choices rotate, so that each value meets each weight dtype, bucket and shape.
-    turn = BUCKETS.index(bucket) + list(WEIGHT_DTYPES).index(weight_dtype) + (shape == "short")
+    turn = BUCKETS.index(bucket) + list(WEIGHT_DTYPES).index(weight_dtype) + SHAPES.index(shape)
     aligned = turn % 2 == 0
     problem = Problem(
         weight_dtype=weight_dtype,
@@ -195,7 +197,7 @@ def test_fbgemm_4006_any_bag_length(
     assert oracle.within_tolerance(*solve(triton_interpreter, problem))
 
 
-@pytest.mark.parametrize("shape", ["long", "short"])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_pytorch_57446_empty_bags_of_mean_are_zero(
     triton_interpreter: Interpreter, shape: str
 ) -> None:
@@ -229,7 +231,7 @@ def test_any_problem(triton_interpreter: Interpreter, data: st.DataObject) -> No
         index_width=data.draw(st.sampled_from([32, 64])),
         weighted=data.draw(st.booleans()),
         aligned=aligned,
-        shape=data.draw(st.sampled_from(["long", "short"])),
+        shape=data.draw(st.sampled_from(SHAPES)),
         output_dtype=data.draw(st.sampled_from(OUTPUT_DTYPES)),
         mean=data.draw(st.booleans()),
         vbe=vbe,
@@ -267,6 +269,7 @@ def test_half_output_of_fp32_rows_is_rounded_once(triton_interpreter: Interprete
             1,
             16,
             OUTPUT_DTYPES.index(output_dtype),
+            0,
             0,
             0,
         ),

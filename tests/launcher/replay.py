@@ -74,9 +74,9 @@ def _launch(call: Call) -> str:
 def replay(standin: Standin) -> list[str]:
     """Carry out the recorded clears and launches in order; the names of the variants launched."""
     launched = []
-    for call in standin.take("cuMemsetD32Async", "cuLaunchKernel"):
+    for call in standin.take("cuMemsetD32Async", "cuLaunchKernelEx"):
         assert call.result == 0
-        if call.function == "cuLaunchKernel":
+        if call.function == "cuLaunchKernelEx":
             launched.append(_launch(call))
         else:
             ctypes.memset(call.details["address"], call.details["value"], 4 * call.details["count"])

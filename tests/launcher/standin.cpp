@@ -29,6 +29,7 @@ constexpr int kNotFound = 500;
 constexpr int kCaptureUnsupported = 900;
 constexpr int kCaptureModeGlobal = 0;
 constexpr int kCaptureModeRelaxed = 2;
+constexpr int kOverlapAttribute = 6;
 constexpr unsigned kDefaultShared = 48 * 1024;
 constexpr unsigned kMaxShared = 227 * 1024;
 
@@ -56,6 +57,22 @@ struct Kernel {
 struct Function {
   Kernel* kernel;
   int device;
+};
+
+// As cuda.h has them.
+struct LaunchAttribute {
+  int id;
+  int padding;
+  int value[16];
+};
+
+struct LaunchConfig {
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared_bytes;
+  void* stream;
+  const LaunchAttribute* attributes;
+  unsigned attribute_count;
 };
 
 struct Failure {
@@ -302,31 +319,38 @@ int cuKernelGetFunction(Function** function, Kernel* kernel) {
   return result;
 }
 
-int cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                   void* stream, void** params, void** extra) {
+int cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** params, void** extra) {
   const Lock lock(state().mutex);
   const Library& library = *function->kernel->library;
   std::string args;
   for (size_t i = 0; i < library.param_sizes.size(); ++i) {
     args += join(i == 0 ? "" : ", ", "\"", hex(params[i], library.param_sizes[i]), "\"");
   }
-  const int result =
-      record("cuLaunchKernel", join(", \"cubin\": \"", library.variant, "\", \"grid\": [", grid_x,
-                                    ", ", grid_y, ", ", grid_z, "], \"block\": [", block_x, ", ",
-                                    block_y, ", ", block_z, "], \"shared\": ", shared_bytes,
-                                    ", \"stream\": ", reinterpret_cast<uintptr_t>(stream),
-                                    ", \"args\": [", args, "]"));
+  bool overlaps = false;
+  bool known_attributes = true;
+  for (unsigned i = 0; i < config->attribute_count; ++i) {
+    known_attributes = known_attributes && config->attributes[i].id == kOverlapAttribute;
+    overlaps = config->attributes[i].value[0] == 1;
+  }
+  const unsigned* grid = config->grid;
+  const unsigned* block = config->block;
+  const int result = record(
+      "cuLaunchKernelEx",
+      join(", \"cubin\": \"", library.variant, "\", \"grid\": [", grid[0], ", ", grid[1], ", ",
+           grid[2], "], \"block\": [", block[0], ", ", block[1], ", ", block[2],
+           "], \"shared\": ", config->shared_bytes, ", \"overlaps\": ", overlaps ? "true" : "false",
+           ", \"stream\": ", reinterpret_cast<uintptr_t>(config->stream), ", \"args\": [", args,
+           "]"));
   if (result != kSuccess) return result;
   if (function->device != current_device()) return kInvalidContext;
-  if (extra != nullptr) return kInvalidValue;
-  if (grid_x == 0 || grid_y == 0 || grid_z == 0 || grid_x > INT32_MAX || grid_y > 65535 ||
-      grid_z > 65535 || block_x == 0 || block_x * block_y * block_z > 1024) {
+  if (extra != nullptr || !known_attributes) return kInvalidValue;
+  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[0] > INT32_MAX || grid[1] > 65535 ||
+      grid[2] > 65535 || block[0] == 0 || block[0] * block[1] * block[2] > 1024) {
     return kInvalidValue;
   }
   const auto allowed = function->kernel->max_shared.find(function->device);
   const bool asked = allowed != function->kernel->max_shared.end();
-  if (shared_bytes > (asked ? allowed->second : kDefaultShared)) return kInvalidValue;
+  if (config->shared_bytes > (asked ? allowed->second : kDefaultShared)) return kInvalidValue;
   return result;
 }
 

@@ -25,7 +25,7 @@ from tests.launcher.support import (
 )
 
 STREAM = 0x5000
-LAUNCH = "cuLaunchKernel"
+LAUNCH = "cuLaunchKernelEx"
 LOADING = ("cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction", "cuKernelSetAttribute")
 
 # One group of bucket 16 and one of 128; 2 and 1 features, 6 bags each, 60 lookups a bag.
@@ -79,8 +79,9 @@ def _recorded_forward(child: Child) -> Any:
 
 
 def test_arguments_grid_block_stream_and_shared_memory(fresh: Process) -> None:
-    tuning, (first, second) = fresh.run(_recorded_forward)
-    (first_warps, first_bags), (_, second_bags) = tuning
+    # The last group first.
+    tuning, (second, first) = fresh.run(_recorded_forward)
+    (_, second_bags), (first_warps, first_bags) = tuning
     assert first.details["cubin"] == "forward__fp16_d128_i64_weighted_aligned_long sm90"
     assert first.details["grid"] == [ceil(6 / first_bags), 1, 1]
     assert first.details["block"] == [32 * first_warps, 1, 1]
@@ -90,12 +91,15 @@ def test_arguments_grid_block_stream_and_shared_memory(fresh: Process) -> None:
     args = [bytes.fromhex(arg) for arg in first.details["args"]]
     pointers = [0x1000, 0x2000, 0x3000, 0x4001, 0x5002, 0x6003, 0, 0]
     assert [struct.unpack("<Q", arg)[0] for arg in args[:8]] == pointers
-    # batch_size, output_stride, output_dtype (bf16), mean, vbe
-    assert [struct.unpack("<i", arg)[0] for arg in args[8:13]] == [6, 160, 2, 1, 0]
-    assert [struct.unpack("<Q", arg)[0] for arg in args[13:]] == [0, 0]
+    # batch_size, output_stride, output_dtype (bf16), mean, vbe, overlap
+    assert [struct.unpack("<i", arg)[0] for arg in args[8:14]] == [6, 160, 2, 1, 0, 2]
+    assert [struct.unpack("<Q", arg)[0] for arg in args[14:]] == [0, 0]
+    assert first.details["overlaps"]
 
     assert second.details["cubin"] == "forward__fp16_d16_i64_weighted_aligned_long sm90"
     assert second.details["grid"] == [ceil(6 / second_bags), 2, 1]
+    assert struct.unpack("<i", bytes.fromhex(second.details["args"][13])) == (1,)
+    assert not second.details["overlaps"]
     # The second group's row of the feature table: one row of 8 int64 further.
     assert struct.unpack("<Q", bytes.fromhex(second.details["args"][2]))[0] == 0x3000 + 64
 
@@ -169,7 +173,7 @@ def _context_after_failure(child: Child) -> Any:
 def test_context_is_restored_after_a_failed_launch(built: Built) -> None:
     with process(built, "9.0 NVIDIA H200;9.0 NVIDIA H200") as running:
         message, current = running.run(_context_after_failure)
-    assert "cuLaunchKernel failed" in message
+    assert "cuLaunchKernelEx failed" in message
     assert current == (1, 1)
 
 
@@ -223,13 +227,13 @@ WHOLE_CALL = ["cuMemsetD32Async", LAUNCH, LAUNCH, LAUNCH]
         ("cuKernelGetFunction", 2, 0, "check_indices__i64 on device 0 'NVIDIA H200'"),
         ("cuMemsetD32Async", 0, 0, "clearing 32 bytes"),
         (
-            "cuLaunchKernel",
+            "cuLaunchKernelEx",
             0,
             1,
             "check_offsets__i64 on device 0 'NVIDIA H200' with grid (1, 1, 1)",
         ),
         (
-            "cuLaunchKernel",
+            "cuLaunchKernelEx",
             2,
             3,
             "check_indices__i64 on device 0 'NVIDIA H200' with grid (1, 3, 1)",
@@ -399,8 +403,8 @@ def test_two_devices_of_different_archs(built: Built) -> None:
     with process(built, "9.0 NVIDIA H200;10.0 NVIDIA B200") as running:
         wrong, loaded, calls = running.run(_two_archs)
     names = [
-        "forward__fp16_d128_i64_weighted_aligned_long",
         "forward__fp16_d16_i64_weighted_aligned_long",
+        "forward__fp16_d128_i64_weighted_aligned_long",
     ]
     assert [(call.device, call.details["cubin"]) for call in calls] == [
         (device, f"{name} {arch}") for device, arch in enumerate(ARCHS) for name in names
@@ -424,7 +428,7 @@ def _preload_then_capture(child: Child) -> Any:
 
 def test_preload_then_capture_loads_nothing(fresh: Process) -> None:
     loaded, capturing, calls = fresh.run(_preload_then_capture)
-    assert len(loaded) == 2 * 2 * 2 * 2  # buckets, index widths, aligned, shapes
+    assert len(loaded) == 2 * 2 * (3 + 2)  # buckets, index widths, aligned and generic shapes
     assert "forward__fp16_d128_i64_weighted_aligned_long" in loaded
     assert capturing == (True, False)
     assert calls == ["cuCtxGetCurrent", "cuCtxPushCurrent", LAUNCH, LAUNCH, "cuCtxPopCurrent"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import struct
 from dataclasses import dataclass
 from math import ceil
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from aot_build.plan import cell_number
 from aot_build.planner import make_plan
 from tests.launcher.artifacts import ARCHS, SPECS
 from tests.launcher.support import Child, Process
@@ -105,50 +105,53 @@ def check_bounds(shared: Process) -> Any:
 # --- Which variant ------------------------------------------------------------------------------
 
 
-def _variants_of_all_cells(child: Child, arch: str) -> dict[tuple[Any, ...], str]:
-    dtypes, widths = ["fp32", "fp16", "bf16"], [32, 64]
+def _variants_of_all_cells(child: Child, arch: str, lengths: dict[Any, int]) -> dict[Any, str]:
     found = {}
-    for dtype, bucket, width, weighted, aligned, short in itertools.product(
-        dtypes, child.launcher.buckets(), widths, [False, True], [False, True], [False, True]
-    ):
+    for axes, lookups in lengths.items():
+        dtype, bucket, width, weighted, aligned, _ = axes
         changes: dict[str, Any] = {"arch": arch, "weight_dtype": dtype, "index_width": width}
         if weighted:
             changes["per_sample_weights"] = 0x6000
-        lookups = 0 if short else 10_000
         plan = child.launcher.plan_forward(
-            **request((bucket, int(aligned), 1), lookups=lookups, **changes)
+            **request((bucket, int(aligned), 1), batch=1, lookups=lookups, **changes)
         )
-        found[dtype, bucket, width, weighted, aligned, "short" if short else "long"] = (
-            plan.launches[0].variant.name
-        )
+        found[axes] = plan.launches[0].variant.name
     return found
 
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_every_combination_finds_the_variant_of_the_plan(shared: Process, arch: str) -> None:
-    found = shared.run(_variants_of_all_cells, arch)
     kernel = make_plan(SPECS, "full", [arch]).kernels["forward"]
-    expected = {}
+    lengths, expected = {}, {}
     for cell, number in enumerate(kernel.cells):
-        axes = tuple(kernel.cell_axes(cell).values())
-        variant = kernel.variants[number]
-        # A bucket may have a short shape that no mean length chooses.
-        if axes[-1] == "short" and variant.builds[arch].launch_constants["MEAN_LENGTH_BELOW"] == 0:
-            variant = kernel.variants[kernel.cells[cell - 1]]
-        expected[axes] = variant.name
-    assert found == expected
+        *others, shape = kernel.cell_axes(cell).values()
+        ends = {}
+        for name in ("short", "medium"):
+            place = {**kernel.cell_axes(cell), "shape": name}
+            other = kernel.cells[cell_number({a.name: a.values for a in kernel.axes}, place)]
+            constants = kernel.variants[other].builds[arch].launch_constants
+            ends[name] = constants["MEAN_LENGTH_BELOW"]
+        # The longest bag of a shape; without an end of its own, a shape is served by the next longer one.
+        chosen = ends.get(shape, 0) - 1
+        if chosen < 0 or (shape == "medium" and chosen < ends["short"]):
+            chosen = max(ends.values()) if shape == "long" or not ends["medium"] else ends["short"]
+        lengths[(*others, shape)] = chosen
+        expected[(*others, shape)] = kernel.variants[number].name
+    assert shared.run(_variants_of_all_cells, arch, lengths) == expected
 
 
 def test_shape_follows_the_mean_bag_length(forward: Any) -> None:
     (launch,), _ = forward((64, 1, 2), lookups=0)
     assert launch.variant.endswith("_short")
-    below = launch.constants["MEAN_LENGTH_BELOW"]
-    (launch,), (reason,) = forward((64, 1, 2), lookups=below * 10 - 1)
-    assert launch.variant.endswith("_short")
-    assert f"short serves less than {below}" in reason
-    (launch,), (reason,) = forward((64, 1, 2), lookups=below * 10)
-    assert launch.variant.endswith("_long")
-    assert f"long shape because bags have {below} lookups on average" in reason
+    for shape, longer in (("short", "medium"), ("medium", "long")):
+        below = launch.constants["MEAN_LENGTH_BELOW"]
+        (launch,), (reason,) = forward((64, 1, 2), lookups=below * 10 - 1)
+        assert launch.variant.endswith(f"_{shape}")
+        assert f"lookups on average and it serves less than {below}" in reason
+        (launch,), (reason,) = forward((64, 1, 2), lookups=below * 10)
+        assert launch.variant.endswith(f"_{longer}")
+        assert f"{longer} shape because bags have {below} lookups on average" in reason
+    assert f"the others serve less than {below}" in reason
     (launch,), (reason,) = forward((2048, 1, 2), lookups=0)
     assert launch.variant.endswith("_long")
     assert "one shape serves this bucket" in reason
@@ -175,7 +178,7 @@ def test_a_call_that_is_not_aligned_runs_generic_variants(
 
 
 def test_one_odd_group_does_not_demote_the_others(forward: Any) -> None:
-    (odd, even), (reason, _) = forward((16, 0, 1), (64, 1, 1), width=72)
+    (even, odd), (_, reason) = forward((16, 0, 1), (64, 1, 1), width=72)
     assert "_generic_" in odd.variant
     assert "_aligned_" in even.variant
     assert "generic because rows of the group do not start at multiples of 16 bytes" in reason
@@ -190,8 +193,8 @@ def test_output_rows_need_no_alignment(forward: Any) -> None:
 def test_vbe_demotes_no_group(forward: Any) -> None:
     vbe = {"vbe_bag_offsets": 0x7000, "vbe_output_offsets": 0x8000}
     (first, second), _ = forward((16, 0, 1), (64, 1, 1), **vbe)
-    assert "_generic_" in first.variant
-    assert "_aligned_" in second.variant
+    assert "_aligned_" in first.variant
+    assert "_generic_" in second.variant
     assert first.args["vbe"] == 1
     assert (first.args["vbe_bag_offsets"], first.args["vbe_output_offsets"]) == (0x7000, 0x8000)
 
@@ -199,14 +202,14 @@ def test_vbe_demotes_no_group(forward: Any) -> None:
 # --- Grids --------------------------------------------------------------------------------------
 
 
-def test_groups_advance_the_features(forward: Any) -> None:
+def test_each_group_has_its_features_and_the_last_group_comes_first(forward: Any) -> None:
     launches, _ = forward((16, 1, 3), (64, 0, 2), (2048, 1, 1), batch=7)
     assert [launch.args["features"] for launch in launches] == [
-        0x3000,
-        0x3000 + 3 * 64,
         0x3000 + 5 * 64,
+        0x3000 + 3 * 64,
+        0x3000,
     ]
-    for launch, features in zip(launches, (3, 2, 1), strict=True):
+    for launch, features in zip(launches, (1, 2, 3), strict=True):
         assert launch.grid == (ceil(7 / launch.constants["BAGS"]), features, 1)
         assert launch.args["batch_size"] == 7
 
@@ -228,8 +231,15 @@ def test_more_features_than_a_grid_holds(forward: Any) -> None:
 def test_more_groups_than_are_stored_inline(forward: Any) -> None:
     launches, _ = forward(*[(16, group % 2, 1) for group in range(40)])
     assert [launch.args["features"] for launch in launches] == [
-        0x3000 + group * 64 for group in range(40)
+        0x3000 + group * 64 for group in reversed(range(40))
     ]
+
+
+def test_launches_of_a_call_overlap(forward: Any) -> None:
+    # Bit 0: the next one may start; bit 1: this one overlaps the one before.
+    assert [launch.args["overlap"] for launch in forward((16, 1, 1))[0]] == [0]
+    launches, _ = forward((16, 1, 1), (32, 1, 0), (64, 1, 1), (128, 1, 70_000), batch=1)
+    assert [launch.args["overlap"] for launch in launches] == [1, 3, 3, 2]
 
 
 def test_no_lookups_still_write_zeros(forward: Any) -> None:

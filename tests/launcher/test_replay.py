@@ -36,7 +36,7 @@ class Problem:
     dims: tuple[int, ...] = (16, 24)
     padded: tuple[bool, ...] = (True, True)
     rows: int = 7
-    lengths: tuple[tuple[int, ...], ...] = ((30, 0, 25), (40, 29, 20))
+    lengths: tuple[tuple[int, ...], ...] = ((50, 0, 25), (40, 29, 20))
     weight_dtype: str = "fp16"
     output_dtype: str = "fp32"
     index_width: int = 64
@@ -214,7 +214,7 @@ LONG_BAGS = tuple(tuple(length + 28 for length in lengths) for lengths in SHORT_
             Problem(
                 dims=(16, 24, 16), padded=(True,) * 3, lengths=((3, 1), (9,), (0, 2, 4)), vbe=True
             ),
-            ["d16 aligned short", "d32 aligned short"],
+            ["d16 aligned short", "d32 aligned medium"],
             id="vbe",
         ),
         pytest.param(
