@@ -89,14 +89,15 @@ class Variant:
 
 
 @cache
-def _short_thresholds() -> dict[tuple[object, ...], int]:
-    """MEAN_LENGTH_BELOW of every short variant by its other axes, built or not."""
-    entries = manifest()["kernels"]["forward"]["variants"]
-    return {
-        _but_shape(Variant.of(entry)): entry["constants"]["MEAN_LENGTH_BELOW"]
-        for entry in entries
-        if entry["arch"] == arch() and entry["axes"]["shape"] == "short"
-    }
+def _lengths_end() -> dict[tuple[object, ...], dict[str, int]]:
+    """MEAN_LENGTH_BELOW by shape of every variant, built or not, by its other axes."""
+    ends: dict[tuple[object, ...], dict[str, int]] = {}
+    for entry in manifest()["kernels"]["forward"]["variants"]:
+        if entry["arch"] == arch():
+            variant = Variant.of(entry)
+            below = entry["constants"]["MEAN_LENGTH_BELOW"]
+            ends.setdefault(_but_shape(variant), {})[variant.shape] = below
+    return ends
 
 
 def _but_shape(variant: Variant) -> tuple[object, ...]:
@@ -109,11 +110,9 @@ def _but_shape(variant: Variant) -> tuple[object, ...]:
     )
 
 
-def has_short(variant: Variant) -> bool:
-    """Whether another variant serves short bags with otherwise equal axes."""
-    return _but_shape(variant) in _short_thresholds()
-
-
-def mean_length_below(variant: Variant) -> int:
-    """The mean bag length below which the short variant is chosen; a small one where there is no such variant."""
-    return _short_thresholds().get(_but_shape(variant), 4)
+def mean_lengths(variant: Variant) -> tuple[int, int | None]:
+    """The mean bag lengths that a variant serves: from the first number on, below the second (None: all above)."""
+    ends = _lengths_end()[_but_shape(variant)]
+    shorter = {"short": (), "medium": ("short",), "long": ("short", "medium")}[variant.shape]
+    least = max((ends.get(shape, 0) for shape in shorter), default=0)
+    return least, None if variant.shape == "long" else ends[variant.shape]

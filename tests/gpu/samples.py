@@ -28,24 +28,23 @@ def feature_dims(variant: installed.Variant, *, odd: bool) -> list[int]:
     return [variant.bucket, -(-narrowest // step) * step]
 
 
-def bag_lengths(variant: installed.Variant, bags: int, generator: torch.Generator, short: bool):
-    """Lengths on the variant's side of the planner's threshold, empty bags among them."""
-    threshold = installed.mean_length_below(variant)
-    if short:
-        lengths = torch.randint(0, max(threshold, 2), (bags,), generator=generator)
-        assert lengths.sum() < threshold * bags
-        return lengths
-    mean = threshold + 4
-    lengths = torch.randint(0, 2 * mean + 3, (bags,), generator=generator)
-    # One bag much longer than any unroll factor; it also keeps the mean above the threshold.
-    lengths[bags // 2] = 67
+def bag_lengths(variant: installed.Variant, bags: int, generator: torch.Generator) -> torch.Tensor:
+    """Lengths whose mean makes the planner choose the variant's shape, empty bags among them."""
+    least, below = installed.mean_lengths(variant)
+    mean = least + 6 if below is None else (least + below) // 2
+    lengths = torch.randint(0, 2 * mean + 1, (bags,), generator=generator)
     lengths[0] = 0
     lengths[1] = 1
+    if variant.shape != "short":
+        # Longer than any unroll factor.
+        lengths[bags // 2] = 67
+    assert least * bags <= lengths.sum()
+    assert below is None or lengths.sum() < below * bags
     return lengths
 
 
 def lookup_for(
-    variant: installed.Variant, number: int, device: torch.device, *, short: bool, odd: bool
+    variant: installed.Variant, number: int, device: torch.device, *, odd: bool
 ) -> Lookup:
     """A lookup that the variant serves; every third one is VBE, -1 is among the indices of all."""
     generator = torch.Generator().manual_seed(number)
@@ -67,7 +66,7 @@ def lookup_for(
         tables,
         FEATURE_TABLES,
         installed.buckets(),
-        bag_lengths(variant, bags, generator, short),
+        bag_lengths(variant, bags, generator),
         index_dtype=torch.int32 if variant.index_width == 32 else torch.int64,
         weighted=variant.weighted,
         batch_sizes=batch_sizes,

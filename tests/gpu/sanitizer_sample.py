@@ -48,7 +48,7 @@ def main() -> int:
     variants = sample()
     for number, variant in enumerate(variants):
         odd = not variant.aligned or number % 2 == 1
-        lookup = lookup_for(variant, number, device, short=variant.shape == "short", odd=odd)
+        lookup = lookup_for(variant, number, device, odd=odd)
         output_dtype = list(DTYPES.values())[number % 3]
         for pooling in ("sum", "mean"):
             output = lookup.run(pooling, output_dtype)

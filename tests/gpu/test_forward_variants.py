@@ -64,14 +64,10 @@ def test_every_variant_against_float64(weight_dtype, aligned, cuda, worst):
     assert variants
     wrong = []
     for number, variant in enumerate(variants):
-        # A long variant of a bucket without short ones serves short bags as well.
-        shorts = [variant.shape == "short"]
-        if variant.shape == "long" and not installed.has_short(variant):
-            shorts = [False, True]
         # Aligned variants store vectors where the output allows it; rows that are not padded are odd by nature.
         odds = [False, True] if variant.aligned else [True]
-        for short, odd in itertools.product(shorts, odds):
-            lookup = lookup_for(variant, number, cuda, short=short, odd=odd)
+        for odd in odds:
+            lookup = lookup_for(variant, number, cuda, odd=odd)
             before = installed.loaded(cuda)
             for pooling, output_dtype in itertools.product(("sum", "mean"), OUTPUT_DTYPES):
                 result, _ = lookup.expected(pooling)
@@ -83,7 +79,7 @@ def test_every_variant_against_float64(weight_dtype, aligned, cuda, worst):
                 errors[key] = max(errors[key], error)
                 counted[key] += 1
                 if not error <= TOLERANCE[output_dtype]:
-                    wrong.append((variant.name, pooling, output_dtype, short, odd, error))
+                    wrong.append((variant.name, pooling, output_dtype, odd, error))
             # The planner says that this variant ran, and it is the only one that had to be loaded for it.
             assert installed.explain_forward(lookup) == [variant.name]
             assert installed.loaded(cuda) - before <= {variant.name}
