@@ -25,5 +25,5 @@ def run_program(name: str, *arguments: str, **environment: str) -> str:
         timeout=280,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
