@@ -56,8 +56,10 @@ def load() -> Path:
     try:
         torch.ops.load_library(str(library))
     except (OSError, RuntimeError) as error:
+        # torch names the library only; what the loader missed in it is the cause.
+        reason = error.__cause__ or error
         raise ImportError(
-            f"{library} does not load into torch {torch.__version__} ({error}). It is built for torch >= {least}"
+            f"{library} does not load into torch {torch.__version__} ({reason}). It is built for torch >= {least}"
             " on Linux x86_64; reinstall torch and tbe_aot, or report this message."
         ) from error
     return library

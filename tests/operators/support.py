@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tbe_aot
 from tbe_aot._rules import dtype_name
@@ -155,3 +157,17 @@ def make_lookup(
         sample_weights,
         batch_sizes,
     )
+
+
+def fake(value: Any, mode: FakeTensorMode) -> Any:
+    return mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+
+
+def refusals(operator: str, arguments: Collection[Any]) -> tuple[str, str]:
+    """(message of the eager call, message of the fake) of positional arguments."""
+    call = getattr(torch.ops.tbe_aot, operator)
+    with pytest.raises(RuntimeError) as eager:
+        call(*arguments)
+    with FakeTensorMode() as mode, pytest.raises(RuntimeError) as traced:
+        call(*(fake(value, mode) for value in arguments))
+    return str(eager.value), str(traced.value)

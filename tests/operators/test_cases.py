@@ -7,24 +7,25 @@ import torch
 
 import tbe_aot
 from tbe_aot._rules import dtype_name
-from tests import oracle
 from tests.operators.support import (
     INDEX_DTYPES,
     OUTPUT_DTYPES,
     WEIGHT_DTYPES,
     make_lookup,
     make_tables,
+    refusals,
 )
+
+# Of the large tensors here, only the pages that are written or read take memory.
 
 
 @pytest.mark.parametrize("index_dtype", INDEX_DTYPES)
-def test_fbgemm_3877_elements_beyond_2_to_the_31(index_dtype):
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+def test_fbgemm_3877_rows_beyond_2_to_the_31(dtype, index_dtype):
     dim = 1024
     rows = 2**31 // dim + 1
-    spec = tbe_aot.TableSpec("t", rows, dim)
-    metadata = tbe_aot.make_features([spec], weights_dtype=torch.float16)
-    # Only the pages that are written or read take memory.
-    weights = torch.empty(metadata.weights_numel, dtype=torch.float16)
+    metadata = tbe_aot.make_features([tbe_aot.TableSpec("t", rows, dim)], weights_dtype=dtype)
+    weights = torch.empty(metadata.weights_numel, dtype=dtype)
     weights[-dim:] = torch.arange(dim) % 7
     out = torch.ops.tbe_aot.forward(
         weights,
@@ -36,33 +37,61 @@ def test_fbgemm_3877_elements_beyond_2_to_the_31(index_dtype):
     assert torch.equal(out[0], 2 * (torch.arange(dim) % 7).float())
 
 
+def test_fbgemm_3877_a_table_beyond_2_to_the_31():
+    specs = [tbe_aot.TableSpec("before", 2**31 // 1024, 1024), tbe_aot.TableSpec("t", 2, 5)]
+    metadata = tbe_aot.make_features(specs, ["t"], weights_dtype=torch.float16)
+    assert metadata.table_offsets[1] == 2**31
+    weights = torch.empty(metadata.weights_numel, dtype=torch.float16)
+    table = weights.as_strided((2, 5), (metadata.row_pitches[1], 1), 2**31)
+    table.copy_(torch.arange(10).view(2, 5))
+    out = torch.ops.tbe_aot.forward(
+        weights,
+        metadata.features,
+        metadata.layout,
+        torch.tensor([1, 0, 1]),
+        torch.tensor([0, 1, 3]),
+    )
+    assert out.tolist() == [[5, 6, 7, 8, 9], [5, 7, 9, 11, 13]]
+
+
+def test_fbgemm_3877_output_beyond_2_to_the_31():
+    lookup = make_lookup([8], [5], [2, 1], batch_sizes=[[2]])
+    args = list(lookup.arguments("sum", torch.float16))
+    starts = torch.tensor([2**31 + 8, 0])
+    args[9], args[11] = starts, 2**31 + 16
+    out = torch.ops.tbe_aot.forward(*args)
+    assert out.numel() == 2**31 + 16
+    rows = torch.stack([out[start : start + 8] for start in starts.tolist()])
+    assert torch.equal(rows.flatten(), lookup.forward(output_dtype=torch.float16))
+
+
 def test_fbgemm_6318_offsets_that_are_no_multiple_of_the_features():
     lookup = make_lookup([4, 4], [5, 5], [1] * 8)
-    with pytest.raises(RuntimeError, match=r"offsets has 8 elements, expected T\*B\+1 with T = 2"):
-        lookup.with_(offsets=lookup.offsets[:8]).forward()
-    with pytest.raises(RuntimeError, match=r"offsets has 8 elements, expected T\*B\+1 with T = 2"):
-        torch.ops.tbe_aot.check_bounds(
-            lookup.indices, lookup.offsets[:8], lookup.metadata.features, lookup.metadata.layout
-        )
+    message = "offsets has 8 elements, expected T*B+1 with T = 2 features"
+    forward = lookup.with_(offsets=lookup.offsets[:8]).arguments()
+    assert refusals("forward", forward) == (f"tbe_aot::forward: {message}",) * 2
+    metadata = (lookup.metadata.features, lookup.metadata.layout)
+    check = (lookup.indices, lookup.offsets[:8], *metadata)
+    assert refusals("check_bounds", check) == (f"tbe_aot::check_bounds: {message}",) * 2
 
 
-def test_torchrec_2957_one_sample_weight_too_few():
-    lookup = make_lookup([4], [5], [3, 2], weighted=True)
-    assert lookup.per_sample_weights is not None
-    with pytest.raises(
-        RuntimeError, match="per_sample_weights has 4 elements, expected 5, one per index"
-    ):
-        lookup.with_(per_sample_weights=lookup.per_sample_weights[:-1]).forward()
+@pytest.mark.parametrize("given", [4, 6])
+def test_torchrec_2957_sample_weights_of_another_length(given):
+    lookup = make_lookup([4], [5], [3, 2]).with_(per_sample_weights=torch.ones(given))
+    message = f"per_sample_weights has {given} elements, expected 5, one per index"
+    assert refusals("forward", lookup.arguments()) == (f"tbe_aot::forward: {message}",) * 2
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("output_dtype", OUTPUT_DTYPES)
-def test_torchrec_2502_vbe_layout(output_dtype, weighted):
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+def test_torchrec_2502_vbe_layout(dtype, output_dtype, weighted):
     lookup = make_lookup(
         [8, 5],
         [10, 10],
         [2, 0, 3, 1, 2, 2, 4, 1, 1],
         batch_sizes=[[3, 0], [1, 5]],
+        dtype=dtype,
         weighted=weighted,
     )
     lookup.verify("sum", output_dtype)
@@ -93,18 +122,23 @@ def test_fbgemm_1610_absent_optional_tensors():
         assert torch.equal(offsets, lookup.offsets)
 
 
-def test_pytorch_189668_a_table_of_dim_0():
-    with pytest.raises(ValueError, match="table 't' has dim 0, expected 1 to 2048"):
-        tbe_aot.TableSpec("t", 10, 0)
+@pytest.mark.parametrize("dim", [0, -4])
+def test_pytorch_189668_a_table_of_dim_0(dim):
+    with pytest.raises(ValueError, match=f"table 't' has dim {dim}, expected 1 to 2048"):
+        tbe_aot.TableSpec("t", 10, dim)
 
 
 @pytest.mark.parametrize("pooling", ["sum", "mean"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_fbgemm_1613_no_indices(weighted, pooling):
-    lookup = make_lookup([4, 8], [5, 5], [0] * 6)
-    if weighted:
-        lookup = lookup.with_(per_sample_weights=torch.empty(0))
-    assert torch.equal(lookup.forward(pooling), torch.zeros(3, 12))
+@pytest.mark.parametrize("output_dtype", OUTPUT_DTYPES)
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+def test_fbgemm_1613_no_indices(dtype, output_dtype, pooling):
+    lookup = make_lookup([4, 8], [5, 5], [0] * 6, dtype=dtype)
+    for given in (lookup, lookup.with_(per_sample_weights=torch.empty(0))):
+        out = given.forward(pooling, output_dtype)
+        assert torch.equal(out, torch.zeros(3, 12, dtype=output_dtype))
+    vbe = make_lookup([4, 8], [5, 5], [0] * 5, dtype=dtype, batch_sizes=[[1, 1], [0, 3]])
+    out = vbe.forward(pooling, output_dtype)
+    assert torch.equal(out, torch.zeros(2 * 4 + 3 * 8, dtype=output_dtype))
 
 
 @pytest.mark.parametrize("output_dtype", OUTPUT_DTYPES)
@@ -144,47 +178,51 @@ def test_fbgemm_1599_an_empty_sample_weights_tensor_means_unweighted():
     assert torch.equal(empty.forward(), lookup.forward())
 
 
-@pytest.mark.parametrize("output_dtype", [torch.float32, torch.float16])
-def test_torchrec_3730_widened_before_added(output_dtype):
-    weights, metadata, (table,) = make_tables([tbe_aot.TableSpec("t", 4, 8)], dtype=torch.float16)
-    table.copy_(torch.tensor([2048.0, 1, 1, 1])[:, None].expand(4, 8))
+# 1 is lost when it is added to the first of these in the dtype itself.
+@pytest.mark.parametrize(
+    ("dtype", "large"),
+    [(torch.float16, 2048.0), (torch.bfloat16, 256.0), (torch.float32, 2.0**24)],
+)
+@pytest.mark.parametrize("output_dtype", OUTPUT_DTYPES)
+def test_torchrec_3730_widened_before_added(output_dtype, dtype, large):
+    weights, metadata, tables = make_tables(
+        [tbe_aot.TableSpec("even", 5, 8), tbe_aot.TableSpec("odd", 5, 3)], dtype=dtype
+    )
+    for table in tables:
+        table.copy_(torch.tensor([large, 1, 1, 1, 1])[:, None].expand(table.shape))
     out = torch.ops.tbe_aot.forward(
         weights,
         metadata.features,
         metadata.layout,
-        torch.arange(4),
-        torch.tensor([0, 4]),
+        torch.arange(5).repeat(2),
+        torch.tensor([0, 5, 10]),
         None,
         "sum",
         dtype_name(output_dtype),
     )
-    # 2051 is no fp16 number; rounded once it is 2052.
-    assert torch.equal(out, torch.full((1, 8), 2051.0).to(output_dtype))
-
-
-def test_torchrec_3730_fp32_rows_are_added_in_fp64():
-    weights, metadata, (table,) = make_tables([tbe_aot.TableSpec("t", 3, 4)])
-    table.copy_(torch.tensor([2.0**24, 1, 1])[:, None].expand(3, 4))
-    out = torch.ops.tbe_aot.forward(
-        weights, metadata.features, metadata.layout, torch.arange(3), torch.tensor([0, 3])
-    )
-    assert torch.equal(out, torch.full((1, 4), 2.0**24 + 2))
+    expected = torch.full((1, 11), large + 4, dtype=torch.float64).to(output_dtype)
+    assert torch.equal(out, expected)
 
 
 @pytest.mark.parametrize("output_dtype", OUTPUT_DTYPES)
 @pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
 def test_torchrec_3856_the_output_dtype_asked_for(dtype, output_dtype):
-    lookup = make_lookup([8], [5], [3, 2], dtype=dtype)
-    assert lookup.forward(output_dtype=output_dtype).dtype == output_dtype
+    make_lookup([8], [5], [3, 2], dtype=dtype).verify(output_dtype=output_dtype)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
 @pytest.mark.parametrize("bucket", [16, 32, 64, 128, 256, 512, 1024, 2048])
-def test_fbgemm_5531_bf16_output_holds_bf16(bucket):
-    lookup = make_lookup([bucket], [4], [2, 3], dtype=torch.bfloat16)
-    expected, scale = lookup.expected()
-    out = lookup.forward(output_dtype=torch.bfloat16)
-    assert oracle.within_tolerance(out, expected, scale)
-    assert torch.equal(out, lookup.forward().bfloat16())
+def test_fbgemm_5531_bf16_output_holds_bf16(bucket, dtype, weighted):
+    lookup = make_lookup([bucket, bucket - 1], [4, 4], [2, 3, 1, 4], dtype=dtype, weighted=weighted)
+    for pooling in ("sum", "mean"):
+        out = lookup.forward(pooling, torch.bfloat16)
+        assert out.dtype == torch.bfloat16
+        # Half of a bf16's last place, and what summing in fp32 may add.
+        expected, scale = lookup.expected(pooling)
+        assert bool(
+            ((out.double() - expected).abs() <= 2**-8 * expected.abs() + 1e-6 * scale).all()
+        )
 
 
 @pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
@@ -193,10 +231,11 @@ def test_fbgemm_4006_weighted_bags_of_any_length(length, dtype):
     make_lookup([8, 5], [20, 20], [length, length], weighted=True, dtype=dtype).verify()
 
 
+@pytest.mark.parametrize("index_dtype", INDEX_DTYPES)
 @pytest.mark.parametrize("bad", [10, -7])
-def test_torchrec_575_out_of_bounds_in_each_mode(bad):
-    lookup = make_lookup([4], [10], [1, 2])
-    indices = torch.tensor([3, bad, 5])
+def test_torchrec_575_out_of_bounds_in_each_mode(bad, index_dtype):
+    lookup = make_lookup([4], [10], [1, 2], index_dtype=index_dtype)
+    indices = torch.tensor([3, bad, 5], dtype=index_dtype)
     check = (indices, lookup.offsets, lookup.metadata.features, lookup.metadata.layout)
     for mode, counted in (("ignore", 0), ("warning", 1)):
         count = torch.zeros(1, dtype=torch.int64)
@@ -210,6 +249,23 @@ def test_torchrec_575_out_of_bounds_in_each_mode(bad):
     ):
         torch.ops.tbe_aot.check_bounds(*check, "fatal")
     assert indices.tolist() == [3, bad, 5]
+
+
+@pytest.mark.parametrize("bad", [10, -7])
+def test_torchrec_575_the_module_in_each_mode(bad):
+    bags = tbe_aot.TableBatchedEmbeddingBags([tbe_aot.TableSpec("t", 10, 4)], bounds_check="none")
+    offsets = torch.tensor([0, 1, 3])
+    repaired = bags(torch.tensor([3, 0, 5]), offsets)
+    for mode in ("ignore", "warning"):
+        bags.bounds_check = mode
+        assert torch.equal(bags(torch.tensor([3, bad, 5]), offsets), repaired)
+    bags.bounds_check = "fatal"
+    with pytest.raises(RuntimeError, match=f"index {bad} at position 1"):
+        bags(torch.tensor([3, bad, 5]), offsets)
+    # The operator on a CPU looks, as the one on a GPU does not.
+    bags.bounds_check = "none"
+    with pytest.raises(RuntimeError, match=f"{bad} at position 1"):
+        bags(torch.tensor([3, bad, 5]), offsets)
 
 
 @pytest.mark.parametrize("index_dtype", INDEX_DTYPES)
@@ -272,6 +328,10 @@ def test_torchrec_2263_fbgemm_1969_both_index_widths(index_dtype, offset_dtype):
         lookup.indices, lookup.offsets, lookup.metadata.features, lookup.metadata.layout
     )
     assert [tensor.dtype for tensor in checked] == [index_dtype, index_dtype]
+    assert [tensor.tolist() for tensor in checked] == [
+        lookup.indices.tolist(),
+        lookup.offsets.tolist(),
+    ]
 
 
 @pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
@@ -280,8 +340,14 @@ def test_torchrec_1495_odd_dims(dim, dtype):
     make_lookup([dim, 8], [10, 10], [3, 1, 2, 5], dtype=dtype).verify("sum", dtype)
 
 
-def test_torchrec_3187_bf16_tables():
-    make_lookup([16, 3], [10, 10], [3, 1, 2, 5], dtype=torch.bfloat16).verify("mean")
+@pytest.mark.parametrize("output_dtype", OUTPUT_DTYPES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_torchrec_3187_bf16_tables(weighted, output_dtype):
+    lookup = make_lookup(
+        [16, 3, 200], [10, 10, 10], [3, 1, 2, 5, 0, 9], dtype=torch.bfloat16, weighted=weighted
+    )
+    lookup.verify("sum", output_dtype)
+    lookup.verify("mean", output_dtype)
 
 
 def test_torchrec_3728_two_features_on_one_table():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,7 @@ def test_fbgemm_2938_2715_a_torch_that_is_too_old(version):
 def test_versions_of_torch():
     assert _library.torch_version("2.13.0+cpu") == (2, 13)
     assert _library.torch_version("2.10.0a0+git1234567") == (2, 10)
+    assert _library.torch_version("2.14.0.dev20261101+cu130") == (2, 14)
     assert _library.torch_version(torch.__version__) >= _library.LEAST_TORCH
 
 
@@ -78,6 +80,23 @@ def test_a_library_that_does_not_load(copied_package):
     message = last_line(run("import tbe_aot", copied_package))
     assert message.startswith("ImportError: ")
     assert f"does not load into torch {torch.__version__}" in message
+
+
+def test_fbgemm_2938_2715_a_torch_without_a_function_that_the_library_needs(
+    copied_package, tmp_path
+):
+    source = tmp_path / "library.cpp"
+    source.write_text(
+        'extern "C" int aoti_torch_no_such_function(); int x = aoti_torch_no_such_function();'
+    )
+    library = copied_package / "tbe_aot" / "lib" / _library.LIBRARY
+    compiler = os.environ.get("CXX", "g++")
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library], check=True)
+    message = last_line(run("import tbe_aot", copied_package))
+    assert message.startswith("ImportError: ")
+    assert f"does not load into torch {torch.__version__}" in message
+    assert "aoti_torch_no_such_function" in message
+    assert "It is built for torch >= 2.10 on Linux x86_64; reinstall torch and tbe_aot" in message
 
 
 def test_looking_up_needs_neither_the_launcher_module_nor_triton(copied_package):

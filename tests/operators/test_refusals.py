@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tbe_aot._operator_rules import SCHEMAS
-from tests.operators.support import Lookup, make_lookup
+from tests.operators.support import Lookup, make_lookup, refusals
 
 ARGUMENTS = {
     name: [argument.name for argument in getattr(torch.ops.tbe_aot, name).default._schema.arguments]
@@ -123,20 +123,6 @@ CHECK_BOUNDS: list[tuple[str, Any, str]] = [
 ]
 
 
-def fake(value: Any, mode: FakeTensorMode) -> Any:
-    return mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
-
-
-def refusals(operator: str, arguments: dict[str, Any]) -> tuple[str, str]:
-    """(message of the eager call, message of the fake)."""
-    call = getattr(torch.ops.tbe_aot, operator)
-    with pytest.raises(RuntimeError) as eager:
-        call(*arguments.values())
-    with FakeTensorMode() as mode, pytest.raises(RuntimeError) as traced:
-        call(*(fake(value, mode) for value in arguments.values()))
-    return str(eager.value), str(traced.value)
-
-
 def verify(operator: str, arguments: dict[str, Any], name: str, value: Any, message: str) -> None:
     ordered = dict.fromkeys(ARGUMENTS[operator])
     ordered |= {
@@ -149,7 +135,7 @@ def verify(operator: str, arguments: dict[str, Any], name: str, value: Any, mess
     ordered = {
         key: (arguments | {name: value}).get(key, ordered[key]) for key in ARGUMENTS[operator]
     }
-    eager, traced = refusals(operator, ordered)
+    eager, traced = refusals(operator, ordered.values())
     assert eager.startswith(f"tbe_aot::{operator}: ")
     assert traced == eager
     assert re.search(message, eager)
@@ -175,7 +161,7 @@ def test_int32_indices_of_a_table_with_too_many_rows():
     layout = changed_layout(5, 2**31)
     forward = forward_arguments(lookup()) | {"layout": layout}
     forward["indices"] = forward["indices"].int()
-    assert message in refusals("forward", forward)[0]
+    assert message in refusals("forward", forward.values())[0]
     verify("forward", forward, "layout", layout, message)
     bounds = bounds_arguments() | {"indices": forward["indices"]}
     verify("check_bounds", bounds, "layout", layout, message)
@@ -201,7 +187,13 @@ def test_a_tensor_that_requires_grad(name):
 
 def cuda_fakes(operator: str, cpu: str) -> Callable[[], None]:
     """A call with every tensor on a GPU but one; no GPU is needed to trace it."""
-    arguments = forward_arguments(lookup()) if operator == "forward" else bounds_arguments()
+    vbe = vbe_lookup() if cpu.startswith("vbe_") else None
+    if operator == "forward":
+        arguments = forward_arguments(vbe or lookup())
+    else:
+        arguments = bounds_arguments()
+        if vbe:
+            arguments["vbe_bag_offsets"] = forward_arguments(vbe)["vbe_bag_offsets"]
 
     def call() -> None:
         with FakeTensorMode():
@@ -218,7 +210,17 @@ def cuda_fakes(operator: str, cpu: str) -> Callable[[], None]:
     return call
 
 
-@pytest.mark.parametrize("name", ["features", "indices", "offsets", "per_sample_weights"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "features",
+        "indices",
+        "offsets",
+        "per_sample_weights",
+        "vbe_bag_offsets",
+        "vbe_output_offsets",
+    ],
+)
 def test_torchrec_995_a_cpu_tensor_among_cuda_tensors(name):
     with pytest.raises(
         RuntimeError, match=f"{name} is on cpu, expected cuda:0, the device of weights"
@@ -226,7 +228,7 @@ def test_torchrec_995_a_cpu_tensor_among_cuda_tensors(name):
         cuda_fakes("forward", name)()
 
 
-@pytest.mark.parametrize("name", ["indices", "offsets", "invalid_count"])
+@pytest.mark.parametrize("name", ["indices", "offsets", "invalid_count", "vbe_bag_offsets"])
 def test_torchrec_995_a_cpu_tensor_among_cuda_tensors_of_the_bounds_check(name):
     with pytest.raises(
         RuntimeError, match=f"{name} is on cpu, expected cuda:0, the device of features"
