@@ -197,6 +197,38 @@ def test_fbgemm_4006_any_bag_length(
     assert oracle.within_tolerance(*solve(triton_interpreter, problem))
 
 
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("weight_dtype", WEIGHT_DTYPES)
+def test_fbgemm_4006_every_bag_length_side_by_side(
+    triton_interpreter: Interpreter, weight_dtype: str, shape: str, *, aligned: bool
+) -> None:
+    # Neighbours in a program have other lengths, and none is a multiple of every unroll factor.
+    problem = Problem(
+        weight_dtype=weight_dtype,
+        bucket=32,
+        dims=(24,) if aligned else (21,),
+        lengths=(tuple(range(1, 41)),),
+        weighted=True,
+        aligned=aligned,
+        shape=shape,
+    )
+    assert oracle.within_tolerance(*solve(triton_interpreter, problem))
+
+
+# 1 is lost when it is added to the first of these in the dtype itself.
+@pytest.mark.parametrize(
+    ("weight_dtype", "large"), [("fp16", 2048.0), ("bf16", 256.0), ("fp32", 2.0**24)]
+)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_torchrec_3730_widened_before_added(
+    triton_interpreter: Interpreter, shape: str, weight_dtype: str, large: float
+) -> None:
+    rows = torch.tensor([large, 1, 1, 1, 1])[:, None].expand(5, 16)
+    actual = look_up(triton_interpreter, rows, weight_dtype, torch.float32, shape)
+    assert (actual == large + 4).all()
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_pytorch_57446_empty_bags_of_mean_are_zero(
     triton_interpreter: Interpreter, shape: str
@@ -250,20 +282,31 @@ def test_half_output_of_fp32_rows_is_rounded_once(triton_interpreter: Interprete
     # fp16 only: the interpreter truncates to bf16, whose rounding the GPU tests prove.
     output_dtype, last_bit = torch.float16, 2.0**-10
     # Just above the midpoint of two neighbours: rounding to fp32 first would land on it and go down to 1.
-    rows = torch.tensor([1.0, last_bit / 2, 2.0**-40])
-    weights = rows[:, None].expand(3, 16).contiguous()
-    output = torch.zeros(1, 16, dtype=output_dtype)
+    rows = torch.tensor([1.0, last_bit / 2, 2.0**-40])[:, None].expand(3, 16)
+    actual = look_up(triton_interpreter, rows, "fp32", output_dtype, "long")
+    assert (actual == 1 + last_bit).all()
+
+
+def look_up(
+    interpreter: Interpreter,
+    rows: torch.Tensor,
+    weight_dtype: str,
+    output_dtype: torch.dtype,
+    shape: str,
+) -> torch.Tensor:
+    """[1, 16], the sum of all rows of a table [rows, 16] in one bag."""
+    count = rows.shape[0]
     zero = torch.zeros(1, dtype=torch.int64)
     call = KernelCall(
         "forward",
         (1, 1),
         (
-            output,
-            weights,
-            torch.tensor([[0, 0, 16, 16, 3, 0, 0, 0]]),
-            torch.arange(3),
-            torch.tensor([0, 3]),
-            torch.ones(3),
+            torch.zeros(1, 16, dtype=output_dtype),
+            rows.contiguous().to(WEIGHT_DTYPES[weight_dtype]),
+            torch.tensor([[0, 0, 16, 16, count, 0, 0, 0]]),
+            torch.arange(count),
+            torch.tensor([0, count]),
+            torch.ones(count),
             zero,
             zero,
             1,
@@ -275,12 +318,12 @@ def test_half_output_of_fp32_rows_is_rounded_once(triton_interpreter: Interprete
         ),
         constants_of(
             "forward",
-            weight_dtype="fp32",
+            weight_dtype=weight_dtype,
             bucket=16,
             index_width=64,
             weighted=False,
             aligned=True,
-            shape="long",
+            shape=shape,
         ),
     )
-    assert (triton_interpreter.run(call)[0][0] == 1 + last_bit).all()
+    return interpreter.run(call)[0][0]

@@ -308,16 +308,47 @@ def test_driver_that_is_too_old(built: Built, tmp_path: Path) -> None:
 # --- Devices and variants that are not there ---------------------------------------------------------
 
 
+def _every_way_to_a_kernel(child: Child) -> Any:
+    ways = [
+        lambda: child.launcher.device_arch(0),
+        lambda: child.launcher.preload(0, "forward", {}),
+        lambda: _launch_forward(child),
+        lambda: child.launcher.launch(child.launcher.plan_check_bounds(**CHECK_BOUNDS), 0, STREAM),
+    ]
+    return [error_of(way) for way in ways], child.standin.take(LAUNCH, *LOADING)
+
+
 @pytest.mark.parametrize(
-    ("device", "capability"), [("8.0 NVIDIA A100", "8.0"), ("10.3 NVIDIA B300", "10.3")]
+    ("device", "capability"),
+    [
+        ("8.0 NVIDIA A100", "8.0"),
+        ("10.3 NVIDIA B300", "10.3"),
+        ("9.1 a younger Hopper", "9.1"),
+        ("12.0 NVIDIA RTX PRO", "12.0"),
+    ],
 )
-def test_device_without_kernels(built: Built, device: str, capability: str) -> None:
+def test_fbgemm_6151_device_without_kernels(built: Built, device: str, capability: str) -> None:
     with process(built, device) as running:
-        message = running.run(_driver_error)
-    assert message.startswith(f"no kernel for device 0 '{device.split(' ', 1)[1]}'")
-    assert f"it has compute capability {capability}" in message
-    assert "sm90 (compute capability 9.0), sm100 (compute capability 10.0)" in message
-    assert "Run on such a GPU" in message
+        messages, calls = running.run(_every_way_to_a_kernel)
+    expected = (
+        f"no kernel for device 0 '{device.split(' ', 1)[1]}': it has compute capability {capability},"
+        " this build of tbe-aot holds kernels for sm90 (compute capability 9.0), sm100 (compute"
+        " capability 10.0). Run on such a GPU, install a build that holds this arch, or keep the"
+        " tensors on the CPU"
+    )
+    assert messages == [expected] * 4
+    assert calls == []
+
+
+def _second_device(child: Child) -> Any:
+    _launch_forward(child)
+    return error_of(lambda: child.launcher.device_arch(1))
+
+
+def test_fbgemm_6151_beside_a_device_with_kernels(built: Built) -> None:
+    with process(built, "9.0 NVIDIA H200;8.0 NVIDIA A100") as running:
+        message = running.run(_second_device)
+    assert message.startswith("no kernel for device 1 'NVIDIA A100': it has compute capability 8.0")
 
 
 def _missing_device(child: Child) -> str:
@@ -426,7 +457,7 @@ def _preload_then_capture(child: Child) -> Any:
     return loaded, capturing, [call.function for call in child.standin.take()]
 
 
-def test_preload_then_capture_loads_nothing(fresh: Process) -> None:
+def test_vllm_36587_preload_then_capture_loads_nothing(fresh: Process) -> None:
     loaded, capturing, calls = fresh.run(_preload_then_capture)
     assert len(loaded) == 2 * 2 * (3 + 2)  # buckets, index widths, aligned and generic shapes
     assert "forward__fp16_d128_i64_weighted_aligned_long" in loaded

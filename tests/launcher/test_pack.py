@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aot_build.pack import ENTRY, HEADER
+from aot_build.pack import ENTRY, HEADER, decode_index, encode_pack
 from tests.launcher.support import Built, Child, Process, error_of, process
 from tests.launcher.test_driver import FORWARD, LAUNCH
 
@@ -69,6 +69,13 @@ def _replace(position: int, value: bytes) -> Callable[[bytes], bytes]:
     return lambda data: data[:position] + value + data[position + len(value) :]
 
 
+def _of_another_build(data: bytes) -> bytes:
+    """The same number of cubins, consistent in itself, but one of them was compiled otherwise."""
+    cubins = [data[offset : offset + size] for _, offset, size in decode_index(data).entries]
+    cubins[0] += b"\0"
+    return encode_pack("sm90", {hashlib.sha256(cubin).hexdigest(): cubin for cubin in cubins})[1]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -84,9 +91,10 @@ def _replace(position: int, value: bytes) -> Callable[[bytes], bytes]:
         (_replace(12, struct.pack("<I", 1)), "it belongs to another build or was changed"),
         (_flip(40), "it belongs to another build or was changed"),
         (_flip(40 + 33), "it belongs to another build or was changed"),
+        (_of_another_build, "it belongs to another build or was changed"),
     ],
 )
-def test_pack_is_refused_when_opened(
+def test_flashinfer_4200_4925_pack_is_refused_when_opened(
     built: Built, tmp_path: Path, change: Callable[[bytes], bytes], reason: str
 ) -> None:
     package, pack = _copy_package(built, tmp_path)
@@ -128,11 +136,21 @@ def _load_after_change(child: Child, changed: str) -> Any:
     return errors, verified, shown, child.standin.take("cuLibraryLoadData")
 
 
-def test_one_changed_byte_of_a_cubin_refuses_that_cubin_alone(built: Built, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["first", "middle", "last"])
+def test_flashinfer_4200_4925_one_changed_byte_refuses_that_cubin_alone(
+    built: Built, tmp_path: Path, where: str
+) -> None:
     package, pack = _copy_package(built, tmp_path)
     data = pack.read_bytes()
     name = "check_indices__i32"
-    pack.write_bytes(_flip(data.index(f"{name} sm90".encode()))(data))
+    inside = data.index(f"{name} sm90".encode())
+    (begin, size), *_ = [
+        (offset, size)
+        for _, offset, size in decode_index(data).entries
+        if offset <= inside < offset + size
+    ]
+    position = {"first": begin, "middle": inside, "last": begin + size - 1}[where]
+    pack.write_bytes(_flip(position)(data))
     with process(Built(package, built.driver)) as running:
         errors, verified, shown, calls = running.run(_load_after_change, name)
     refused = errors.pop(name)

@@ -165,6 +165,70 @@ def _solve(
     return output.view(expected.shape), expected, scale, variants
 
 
+@dataclass(frozen=True)
+class Far:
+    """A table whose last row, or a table that as a whole, lies beyond 2^31 elements."""
+
+    dim: int
+    rows: int
+    start: int = 0
+    index_width: int = 32
+
+    @property
+    def last(self) -> int:
+        """The first element of the last row."""
+        return self.start + self.dim * (self.rows - 1)
+
+
+def _look_up_far_row(child: Child, problem: Far) -> tuple[list[float], list[str]]:
+    """(the last row plus itself, variants launched); of the weights only that row takes memory."""
+    dtype = torch.int32 if problem.index_width == 32 else torch.int64
+    weights = torch.empty(problem.last + problem.dim, dtype=torch.float16)
+    weights[problem.last :] = torch.arange(problem.dim)
+    indices = torch.full([2], problem.rows - 1, dtype=dtype)
+    offsets = torch.tensor([0, 2], dtype=dtype)
+    features = torch.tensor([[0, problem.start, problem.dim, problem.dim, problem.rows, 0, 0, 0]])
+    output = torch.full([problem.dim], torch.nan)
+    aligned = int(problem.dim % 8 == 0)
+    bucket = _bucket(child, problem.dim)
+    size = weights.numel()
+    plan = child.launcher.plan_forward(
+        arch="sm90",
+        layout=[1, 1, problem.dim, size, problem.rows, problem.rows, bucket, aligned, 1],
+        weight_dtype="fp16",
+        index_width=problem.index_width,
+        output=output.data_ptr(),
+        weights=weights.data_ptr(),
+        features=features.data_ptr(),
+        indices=indices.data_ptr(),
+        offsets=offsets.data_ptr(),
+        lookups=2,
+        batch_size=1,
+        total_bags=1,
+    )
+    child.standin.take()
+    child.launcher.launch(plan, 0, STREAM)
+    variants = replay(child.standin)
+    return output.tolist(), variants
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        pytest.param(Far(64, 2**31 // 64 + 2), id="aligned-i32"),
+        pytest.param(Far(64, 2**31 // 64 + 2, index_width=64), id="aligned-i64"),
+        pytest.param(Far(3, 2**31 // 3 + 2), id="generic-i32"),
+        pytest.param(Far(3, 2**31 // 3 + 2, index_width=64), id="generic-i64"),
+        pytest.param(Far(64, 2, start=2**31 + 64), id="a-table-that-starts-there"),
+    ],
+)
+def test_fbgemm_3877_elements_beyond_2_to_the_31(interpreting: Process, problem: Far) -> None:
+    assert problem.last >= 2**31 - 1
+    output, (variant,) = interpreting.run(_look_up_far_row, problem)
+    assert output == [2.0 * column for column in range(problem.dim)]
+    assert f"_i{problem.index_width}_" in variant
+
+
 MIXED = (3, 16, 8, 40, 64)
 MIXED_PADDING = (False, True, True, True, False)
 SHORT_BAGS = ((1, 0, 2, 1, 1), (0, 0, 3, 1, 0), (2, 1, 1, 0, 1), (1, 1, 1, 1, 1), (0, 2, 0, 1, 1))
