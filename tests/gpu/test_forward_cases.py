@@ -374,3 +374,33 @@ def test_weights_shorter_than_the_layout_says(cuda):
         torch.ops.tbe_aot.forward(
             tables.weights[:-1], metadata, layout, lookup.indices, lookup.offsets
         )
+
+
+# --- rounding
+
+
+@pytest.mark.parametrize("dim", [16, 15, 128, 2048])
+@pytest.mark.parametrize(
+    ("output_dtype", "last_bit"), [(torch.float16, 2.0**-10), (torch.bfloat16, 2.0**-7)], ids=str
+)
+def test_half_output_of_fp32_rows_is_rounded_once(output_dtype, last_bit, dim, cuda):
+    """Just beside the midpoint of two neighbours: rounding to fp32 first would land on it and go to the even one."""
+    sign = torch.tensor([1.0, -1.0], device=cuda)
+    # (1, 1/2 last bit, +-tiny): above the midpoint up, below it down; the same below zero.
+    rows = torch.stack([sign, sign * last_bit / 2, sign * 2.0**-40, -sign * 2.0**-40], 1).view(-1)
+    odd = torch.stack([sign * (1 + last_bit), sign * last_bit / 2, -sign * 2.0**-40], 1).view(-1)
+    weights = torch.cat([rows, odd])[:, None].expand(-1, dim).contiguous()
+    features = torch.tensor([[0, 0, dim, dim, weights.shape[0], 0, 0, 0]], device=cuda)
+    layout = [1, 1, dim, weights.numel(), weights.shape[0], weights.shape[0]]
+    layout += [min(b for b in installed.buckets() if b >= dim), int(dim % 4 == 0), 1]
+    bags = [[0, 1, 2], [0, 1, 3], [4, 5, 6], [4, 5, 7], [8, 9, 10], [11, 12, 13], [8, 9], [0, 1]]
+    indices = torch.tensor([row for bag in bags for row in bag], device=cuda)
+    offsets = torch.tensor([0, *map(len, bags)], device=cuda).cumsum(0)
+    output = torch.ops.tbe_aot.forward(
+        weights.view(-1), features, layout, indices, offsets, None, "sum", str(output_dtype)[6:]
+    )
+    up = 1 + last_bit
+    # The last two are ties, which go to the even neighbour.
+    expected = [up, 1.0, -up, -1.0, up, -up, 1 + 2 * last_bit, 1.0]
+    wanted = torch.tensor(expected, dtype=output_dtype, device=cuda)
+    assert torch.equal(output, wanted[:, None].expand(-1, dim))

@@ -190,3 +190,35 @@ def test_empty_batch_in_a_capture(cuda):
     graph.replay()
     assert output.shape == (0, 16)
     assert marker.item() == 1
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_work_after_a_call_waits_for_all_of_its_launches(captured, cuda):
+    """The launches of a call overlap: the last one, which is tiny here, must not end before the first."""
+    dims = (2048, 512, 16)
+    tables = make_tables((100, 100, 100), dims, torch.float32, cuda)
+    lengths = torch.full((3 * 512,), 60)
+    lengths[1024:] = 1
+    lookup = make_lookup(tables, range(3), installed.buckets(), lengths)
+    right = lookup.run()
+    assert_right(right, lookup, "sum")
+    outputs = torch.empty(20, *right.shape, device=cuda)
+
+    def call_and_copy() -> None:
+        for copy in outputs:
+            # The next call's output is this memory: what it did not write yet shows.
+            poison = torch.full_like(right, torch.nan)
+            del poison
+            copy.copy_(lookup.run())
+
+    graph = torch.cuda.CUDAGraph()
+    if captured:
+        with torch.cuda.graph(graph):
+            call_and_copy()
+    for _ in range(10):
+        outputs.zero_()
+        if captured:
+            graph.replay()
+        else:
+            call_and_copy()
+        assert (outputs == right).all()
