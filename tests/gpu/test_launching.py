@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -21,36 +22,45 @@ from tests.gpu.support import (
 
 
 def mixed_lookup(
-    device: torch.device, *, batch: int = 64, longest: int = 20, seed: int = 0
+    device: torch.device, *, batch: int = 64, longest: int = 20, seed: int = 0, **options: Any
 ) -> Lookup:
-    """Six features in aligned and generic groups of several buckets."""
+    """Six features of several buckets, weighted unless ``options`` of make_lookup say otherwise."""
     dims = (16, 33, 64, 128, 128, 300)
     tables = make_tables([400] * len(dims), dims, torch.float16, device, seed=seed)
     lengths = torch.randint(
         0, longest + 1, (len(dims) * batch,), generator=torch.Generator().manual_seed(seed)
     )
-    return make_lookup(
-        tables, range(len(dims)), installed.buckets(), lengths, weighted=True, seed=seed
-    )
+    options = {"weighted": True, "seed": seed, **options}
+    return make_lookup(tables, range(len(dims)), installed.buckets(), lengths, **options)
 
 
-def test_replay_with_other_indices_of_the_same_shape(cuda):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"weighted": False, "longest": 2},
+        {"index_dtype": torch.int32, "offset_dtype": torch.int64, "weighted": False},
+        {"batch_sizes": [[64, 0], [32, 32], [0, 64], [1, 63], [60, 4], [64, 0]]},
+    ],
+    ids=["weighted", "short", "widths", "vbe"],
+)
+def test_replay_with_other_indices_of_the_same_shape(options, cuda):
     """pytorch 82886, the forward half."""
-    lookup = mixed_lookup(cuda)
+    lookup = mixed_lookup(cuda, **options)
     lookup.run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         output = lookup.run("mean", torch.float16)
     for seed in range(3):
-        other = mixed_lookup(cuda, seed=0)
+        other = mixed_lookup(cuda, seed=0, **options)
         shuffled = other.indices[torch.randperm(other.indices.numel(), device=cuda)] % 399
         other.indices.copy_(shuffled)
         lookup.indices.copy_(shuffled)
-        assert lookup.per_sample_weights is not None
-        assert other.per_sample_weights is not None
-        other.per_sample_weights.mul_(seed + 0.5)
-        lookup.per_sample_weights.copy_(other.per_sample_weights)
+        if lookup.per_sample_weights is not None:
+            assert other.per_sample_weights is not None
+            other.per_sample_weights.mul_(seed + 0.5)
+            lookup.per_sample_weights.copy_(other.per_sample_weights)
         graph.replay()
         torch.cuda.synchronize()
         assert worst_error(output, other, "mean") <= TOLERANCE[torch.float16]
@@ -191,7 +201,7 @@ def test_empty_batch_in_a_capture(cuda):
     assert output.shape == (0, 16)
     assert marker.item() == 1
 
-
+    assert worst_error(right, lookup, "sum") <= TOLERANCE[torch.float32]
 @pytest.mark.parametrize("captured", [False, True])
 def test_work_after_a_call_waits_for_all_of_its_launches(captured, cuda):
     """The launches of a call overlap: the last one, which is tiny here, must not end before the first."""
