@@ -99,6 +99,51 @@ def test_nothing_to_look_up(index_dtype, cuda):
     assert offsets.tolist() == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("mode", ["none", "ignore", "warning", "fatal"])
+def test_no_bags(mode, cuda):
+    """torchrec 2773, FBGEMM 3750."""
+    tables = make_tables((4, 5), (16, 16), torch.float32, cuda)
+    none = torch.zeros(0, dtype=torch.int64)
+    lookup = make_lookup(tables, (0, 1), installed.buckets(), none)
+    indices, offsets = check(lookup, mode)
+    assert indices.numel() == 0
+    assert offsets.tolist() == [0]
+
+
+@pytest.mark.parametrize("offset_dtype", WIDTHS, ids=str)
+@pytest.mark.parametrize("index_dtype", WIDTHS, ids=str)
+def test_offsets_of_the_other_width(index_dtype, offset_dtype, cuda):
+    """torchrec 2263, FBGEMM 1969: the copies have the width of the indices."""
+    lookup = make(cuda, index_dtype)
+    lookup.indices[0] = 1000
+    offsets = lookup.offsets.to(offset_dtype)
+    metadata = (lookup.features, lookup.layout)
+    checked = torch.ops.tbe_aot.check_bounds(lookup.indices, offsets, *metadata, "warning")
+    assert [tensor.dtype for tensor in checked] == [index_dtype, index_dtype]
+    assert checked[0].tolist() == [0, *lookup.indices[1:].tolist()]
+    assert torch.equal(checked[1], lookup.offsets)
+
+
+@pytest.mark.parametrize("name", ["indices", "offsets", "invalid_count", "vbe_bag_offsets"])
+def test_a_cpu_tensor_beside_cuda_features_is_named(name, cuda):
+    """torchrec 995."""
+    lookup = make(cuda, torch.int64, vbe=True)
+    assert lookup.vbe is not None
+    tensors = {
+        "indices": lookup.indices,
+        "offsets": lookup.offsets,
+        "invalid_count": torch.zeros(1, dtype=torch.int64, device=cuda),
+        "vbe_bag_offsets": lookup.vbe.bag_offsets,
+    }
+    tensors[name] = tensors[name].cpu()
+    indices, offsets, count, bag_offsets = tensors.values()
+    message = f"{name} is on cpu, expected {cuda}, the device of features"
+    with pytest.raises(RuntimeError, match=f"tbe_aot::check_bounds: {message}"):
+        torch.ops.tbe_aot.check_bounds(
+            indices, offsets, lookup.features, lookup.layout, "warning", count, bag_offsets
+        )
+
+
 @pytest.mark.parametrize("index_dtype", WIDTHS, ids=str)
 def test_fatal_names_the_first_bad_index_and_leaves_the_context_usable(index_dtype, cuda):
     """torchrec 575: a catchable error, not a device-side assertion."""

@@ -30,10 +30,10 @@ def random_lengths(bags: int, longest: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("dim", [64, 61], ids=["aligned", "generic"])
 @pytest.mark.parametrize("weight_dtype", [torch.float16, torch.float32], ids=str)
-def test_elements_beyond_2_to_the_31(weight_dtype, index_dtype, cuda):
+def test_elements_beyond_2_to_the_31(weight_dtype, dim, index_dtype, cuda):
     """FBGEMM 3877: one table of just over 2^31 elements; the last row, which a 32-bit product would miss."""
-    dim = 64
     rows = 2**31 // dim + 2
     assert rows * dim > 2**31
     needed = rows * dim * weight_dtype.itemsize
@@ -44,7 +44,7 @@ def test_elements_beyond_2_to_the_31(weight_dtype, index_dtype, cuda):
     for row, value in marks.items():
         weights[row * dim : (row + 1) * dim] = value
     features = torch.tensor([[0, 0, dim, dim, rows, 0, 0, 0]], device=cuda)
-    layout = [1, 1, dim, rows * dim, rows, rows, 64, 1, 1]
+    layout = [1, 1, dim, rows * dim, rows, rows, 64, int(dim == 64), 1]
     indices = torch.tensor([*marks, rows - 1, 0], dtype=index_dtype, device=cuda)
     offsets = torch.arange(len(marks) + 1, dtype=index_dtype, device=cuda)
     offsets[-1] = indices.numel()
@@ -78,6 +78,82 @@ def test_second_table_beyond_2_to_the_31(cuda):
     torch.cuda.empty_cache()
 
 
+def test_output_beyond_2_to_the_31(cuda):
+    """The same on the side of the output: the last rows start behind 2^31 elements."""
+    dim = 1024
+    batch = 2**31 // dim + 3
+    if torch.cuda.mem_get_info(cuda)[0] < 2 * batch * dim + (1 << 30):
+        pytest.skip("needs 5 GiB of free device memory")
+    tables = make_tables((5,), (dim,), torch.float16, cuda)
+    lengths = torch.zeros(batch, dtype=torch.int64)
+    lengths[[0, -2, -1]] = torch.tensor([1, 2, 1])
+    lookup = make_lookup(tables, (0,), installed.buckets(), lengths)
+    lookup.indices.copy_(torch.tensor([3, 1, 4, 2]))
+    output = lookup.run("sum", torch.float16)
+    table = tables.view(0).float()
+    assert torch.equal(output[0], table[3].half())
+    assert torch.equal(output[-2], (table[1] + table[4]).half())
+    assert torch.equal(output[-1], table[2].half())
+    assert not output[1:-2].any()
+    del output
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64], ids=str)
+def test_more_than_2_to_the_31_lookups(index_dtype, cuda):
+    """Offsets up to N: int32 indices are widened when it does not fit them."""
+    length = 4096
+    bags = 2**31 // length + 1
+    lookups = bags * length
+    # The indices, and their copy of 8 bytes each.
+    if torch.cuda.mem_get_info(cuda)[0] < 16 * lookups + (1 << 30):
+        pytest.skip("needs 33 GiB of free device memory")
+    tables = make_tables((2,), (8,), torch.float16, cuda)
+    tables.view(0).copy_(torch.tensor([[1.0], [2.0]]).expand(2, 8))
+    features, layout = make_metadata(tables, (0,), installed.buckets())
+    indices = torch.zeros(lookups, dtype=index_dtype, device=cuda)
+    indices[-3:] = 1
+    offsets = torch.arange(bags + 1, device=cuda) * length
+    output = torch.ops.tbe_aot.forward(tables.weights, features, layout, indices, offsets)
+    expected = torch.full((bags, 8), float(length), device=cuda)
+    expected[-1] += 3
+    assert torch.equal(output, expected)
+    del indices
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+# --- sizes that do not fit
+
+
+def test_offsets_that_are_no_multiple_of_the_features(cuda):
+    """FBGEMM 6318: 8 offsets of 2 features, an error with both numbers."""
+    tables = make_tables((5, 6), (16, 7), torch.float16, cuda)
+    lookup = make_lookup(tables, (0, 1), installed.buckets(), torch.ones(8, dtype=torch.int64))
+    arguments = lookup.arguments()
+    arguments[4] = lookup.offsets[:8]
+    message = r"offsets has 8 elements, expected T\*B\+1 with T = 2 features"
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.tbe_aot.forward(*arguments)
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.tbe_aot.check_bounds(
+            lookup.indices, lookup.offsets[:8], lookup.features, lookup.layout
+        )
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_per_sample_weights_of_another_length(change, cuda):
+    """torchrec 2957."""
+    tables = make_tables((5,), (16,), torch.float16, cuda)
+    lookup = make_lookup(tables, (0,), installed.buckets(), torch.tensor([2, 3]))
+    arguments = lookup.arguments()
+    arguments[5] = torch.ones(5 + change, device=cuda)
+    message = f"per_sample_weights has {5 + change} elements, expected 5, one per index"
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.tbe_aot.forward(*arguments)
+
+
 # --- empty
 
 
@@ -99,9 +175,20 @@ def test_no_bags_gives_an_empty_output_and_launches_nothing(cuda):
     torch.cuda.synchronize()
 
 
-def test_mean_of_empty_bags_is_zero(cuda):
+def test_no_bags_of_a_variable_batch(cuda):
+    """torchrec 2773, FBGEMM 3750."""
+    tables = make_tables((5, 6), (16, 7), torch.float16, cuda)
+    none = torch.zeros(0, dtype=torch.int64)
+    lookup = make_lookup(tables, (0, 1), installed.buckets(), none, batch_sizes=[[0, 0], [0, 0]])
+    assert lookup.run().shape == (0,)
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("padding", [0, None], ids=["dense", "padded"])
+@pytest.mark.parametrize("weight_dtype", list(DTYPES.values()), ids=str)
+def test_mean_of_empty_bags_is_zero(weight_dtype, padding, cuda):
     """pytorch 57446: offsets 0, 1, 1, 3, 3, 4."""
-    tables = make_tables((5,), (16,), torch.float32, cuda)
+    tables = make_tables((5,), (15,), weight_dtype, cuda, padding=padding)
     lookup = make_lookup(tables, (0,), installed.buckets(), torch.tensor([1, 0, 2, 0, 1]))
     output = assert_right(lookup, "mean")
     assert not output[[1, 3]].any()
@@ -113,26 +200,47 @@ def test_a_table_without_rows(cuda):
     assert_right(lookup)
 
 
-def test_empty_per_sample_weights_mean_unweighted(cuda):
-    """FBGEMM 1599."""
+def test_absent_and_empty_optional_tensors(cuda):
+    """FBGEMM 1610, 1599: never dereferenced, and an empty tensor means none."""
     tables = make_tables((5,), (16,), torch.float32, cuda)
     lookup = make_lookup(tables, (0,), installed.buckets(), torch.tensor([2, 3]))
-    arguments = lookup.arguments()
-    arguments[5] = torch.empty(0, device=cuda)
-    assert torch.equal(torch.ops.tbe_aot.forward(*arguments), lookup.run())
+    expected = assert_right(lookup)
+    required = lookup.arguments()[:5]
+    assert torch.equal(torch.ops.tbe_aot.forward(*required), expected)
+    empty = torch.empty(0, device=cuda)
+    # Also one that was left on the CPU.
+    for none in (empty, empty.half(), torch.empty(0)):
+        output = torch.ops.tbe_aot.forward(*required, none, "sum", "float32", none, none, 0, 0)
+        assert torch.equal(output, expected)
+    check = (lookup.indices, lookup.offsets, lookup.features, lookup.layout, "warning")
+    for absent in (None, empty):
+        indices, offsets = torch.ops.tbe_aot.check_bounds(*check, absent, absent)
+        assert torch.equal(indices, lookup.indices)
+        assert torch.equal(offsets, lookup.offsets)
 
 
 # --- numbers
 
 
-@pytest.mark.parametrize("weight_dtype", [torch.float16, torch.float32], ids=str)
-def test_rows_are_widened_before_they_are_added(weight_dtype, cuda):
-    """torchrec 3730: fp16 rows 2048, 1, 1, 1 sum to 2051 in an fp32 output."""
-    tables = make_tables((4,), (8,), weight_dtype, cuda)
-    tables.view(0).copy_(torch.tensor([2048.0, 1, 1, 1])[:, None])
-    lookup = make_lookup(tables, (0,), installed.buckets(), torch.tensor([4]))
-    lookup.indices.copy_(torch.arange(4))
-    assert torch.equal(lookup.run(), torch.full((1, 8), 2051.0, device=cuda))
+@pytest.mark.parametrize("padding", [0, None], ids=["dense", "padded"])
+@pytest.mark.parametrize(
+    ("weight_dtype", "large"),
+    [(torch.float16, 2048.0), (torch.bfloat16, 256.0), (torch.float32, 2.0**24)],
+    ids=str,
+)
+def test_rows_are_widened_before_they_are_added(weight_dtype, large, padding, cuda):
+    """torchrec 3730: 1 is lost when it is added to a large row in the dtype itself; every bucket and shape."""
+    dims = [bucket - 1 for bucket in installed.buckets()]
+    tables = make_tables([101] * len(dims), dims, weight_dtype, cuda, padding=padding)
+    for t in range(len(dims)):
+        tables.view(t).fill_(1)
+        tables.view(t)[0] = large
+    for length in (5, 13, 101):
+        lengths = torch.full((len(dims),), length)
+        lookup = make_lookup(tables, range(len(dims)), installed.buckets(), lengths)
+        lookup.indices.copy_(torch.arange(length).repeat(len(dims)))
+        expected = torch.full((1, sum(dims)), large + length - 1, device=cuda)
+        assert torch.equal(lookup.run(), expected)
 
 
 @pytest.mark.parametrize("output_dtype", OUTPUT_DTYPES, ids=str)
@@ -148,12 +256,15 @@ def test_every_dtype_pair_at_every_bucket(weight_dtype, output_dtype, cuda):
     assert_right(lookup, "mean", output_dtype)
 
 
+@pytest.mark.parametrize("padding", [0, None], ids=["dense", "padded"])
+@pytest.mark.parametrize("weight_dtype", list(DTYPES.values()), ids=str)
 @pytest.mark.parametrize("length", range(1, 41))
-def test_weighted_bags_of_every_length(length, cuda):
-    """FBGEMM 4006: not a multiple of any unroll factor; finite and right."""
-    tables = make_tables((50, 50), (64, 20), torch.float16, cuda)
-    lengths = torch.full((10,), length)
-    lookup = make_lookup(tables, (0, 1), installed.buckets(), lengths, weighted=True)
+def test_weighted_bags_of_every_length(length, weight_dtype, padding, cuda):
+    """FBGEMM 4006: not a multiple of any unroll factor; finite and right, in every bucket."""
+    dims = [bucket - 1 for bucket in installed.buckets()]
+    tables = make_tables([50] * len(dims), dims, weight_dtype, cuda, padding=padding)
+    lengths = torch.full((5 * len(dims),), length)
+    lookup = make_lookup(tables, range(len(dims)), installed.buckets(), lengths, weighted=True)
     assert_right(lookup)
 
 
@@ -255,14 +366,36 @@ def test_mixed_dims_and_shared_tables(cuda):
             assert_right(lookup, "mean", output_dtype)
 
 
-def test_vbe_writes_its_rows_and_nothing_else(cuda):
-    """torchrec 2502: Bs = [[3, 0], [1, 5]]."""
-    tables = make_tables((9, 8), (5, 16), torch.float32, cuda)
+@pytest.mark.parametrize("start", [0, 7], ids=["even", "odd"])
+@pytest.mark.parametrize("output_dtype", OUTPUT_DTYPES, ids=str)
+@pytest.mark.parametrize("weight_dtype", list(DTYPES.values()), ids=str)
+def test_vbe_writes_its_rows_and_nothing_else(weight_dtype, output_dtype, start, cuda):
+    """torchrec 2502: Bs = [[3, 0], [1, 5]]; and with gaps between the rows, which stay as they were."""
+    dims = (5, 16)
+    tables = make_tables((9, 8), dims, weight_dtype, cuda)
     lookup = make_lookup(
         tables, (0, 1), installed.buckets(), random_lengths(9, 5), batch_sizes=[[3, 0], [1, 5]]
     )
-    output = assert_right(lookup)
-    assert output.shape == (3 * 5 + 6 * 16,)
+    dense = assert_right(lookup, "sum", output_dtype)
+    assert dense.shape == (3 * 5 + 6 * 16,)
+
+    starts = torch.arange(9) * 64 + start
+    arguments = lookup.arguments("sum", output_dtype)
+    arguments[9] = starts.to(cuda)
+    # A block of its own, which the allocator gives out again because no other of that size is free.
+    numel = (12 << 20) // output_dtype.itemsize
+    arguments[11] = numel
+    torch.cuda.empty_cache()
+    poisoned = torch.full((numel,), torch.nan, dtype=output_dtype, device=cuda)
+    address = poisoned.data_ptr()
+    del poisoned
+    output = torch.ops.tbe_aot.forward(*arguments)
+    assert output.data_ptr() == address
+    widths = [dims[0]] * 3 + [dims[1]] * 6
+    elements = torch.cat([s + torch.arange(d) for s, d in zip(starts, widths, strict=True)])
+    assert torch.equal(output[elements.to(cuda)], dense)
+    output[elements.to(cuda)] = torch.nan
+    assert output.isnan().all()
 
 
 @pytest.mark.parametrize("weight_dtype", list(DTYPES.values()), ids=str)
@@ -346,22 +479,60 @@ def test_cpu_and_cuda_agree(weight_dtype, output_dtype, pooling, vbe, cuda):
     assert_right(lookup, pooling, output_dtype)
 
 
+@pytest.mark.parametrize("vbe", [False, True], ids=["batch", "vbe"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
+def test_opcheck(weighted, vbe, cuda):
+    """FBGEMM 3240, 3755, 3368: both operators, with optional arguments absent and present, dynamic N and B."""
+    tables = make_tables((50, 60), (64, 20), torch.float16, cuda)
+    lookup = make_lookup(
+        tables,
+        (0, 1),
+        installed.buckets(),
+        random_lengths(8, 9),
+        weighted=weighted,
+        batch_sizes=[[1, 2], [5, 0]] if vbe else None,
+    )
+    forward = lookup.arguments()
+    torch.library.opcheck(torch.ops.tbe_aot.forward.default, tuple(forward))
+    bag_offsets = lookup.vbe.bag_offsets if lookup.vbe else None
+    count = torch.zeros(1, dtype=torch.int64, device=cuda) if weighted else None
+    check = (forward[3], forward[4], forward[1], forward[2], "warning", count, bag_offsets)
+    torch.library.opcheck(torch.ops.tbe_aot.check_bounds.default, check)
+
+
 # --- refused
 
 
-@pytest.mark.parametrize(
-    ("position", "name"),
-    [(1, "features"), (3, "indices"), (4, "offsets"), (5, "per_sample_weights")],
-)
-def test_a_cpu_tensor_beside_cuda_weights_is_named(position, name, cuda):
-    """torchrec 995."""
-    tables = make_tables((50,), (64,), torch.float16, cuda)
-    lookup = make_lookup(tables, (0,), installed.buckets(), random_lengths(9, 9), weighted=True)
+MOVED = [
+    (1, "features"),
+    (3, "indices"),
+    (4, "offsets"),
+    (5, "per_sample_weights"),
+    (8, "vbe_bag_offsets"),
+    (9, "vbe_output_offsets"),
+]
+
+
+@pytest.mark.parametrize("there", ["cuda", "cpu"])
+@pytest.mark.parametrize(("position", "name"), MOVED)
+def test_a_tensor_on_another_device_than_the_weights_is_named(position, name, there, cuda):
+    """torchrec 995: on the CPU beside CUDA weights, and the reverse."""
+    weights_device, other = (cuda, torch.device("cpu"))[:: 1 if there == "cpu" else -1]
+    tables = make_tables((50,), (64,), torch.float16, weights_device)
+    lookup = make_lookup(
+        tables,
+        (0,),
+        installed.buckets(),
+        random_lengths(9, 9),
+        weighted=True,
+        batch_sizes=[[4, 5]],
+    )
     arguments = lookup.arguments()
     tensor = arguments[position]
     assert isinstance(tensor, torch.Tensor)
-    arguments[position] = tensor.cpu()
-    with pytest.raises(RuntimeError, match=name):
+    arguments[position] = tensor.to(other)
+    message = f"{name} is on {other}, expected {weights_device}, the device of weights"
+    with pytest.raises(RuntimeError, match=f"tbe_aot::forward: {message}"):
         torch.ops.tbe_aot.forward(*arguments)
 
 

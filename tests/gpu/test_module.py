@@ -73,6 +73,65 @@ def test_counts_invalid_indices_by_default(cuda):
     assert module.invalid_index_count() == 3
 
 
+@pytest.mark.parametrize("bad", [500, -7])
+def test_an_index_out_of_bounds_in_each_mode(bad, cuda):
+    """torchrec 575: row 0 is read instead, or nothing is."""
+    module = bags(cuda, bounds_check="none")
+    indices, offsets = lookups(cuda)
+    # The first lookup is one in "item", of 500 rows.
+    good, wrong = indices.clone(), indices.clone()
+    good[0], wrong[0] = 0, bad
+    repaired = module(good, offsets)
+    for mode in ("ignore", "warning"):
+        module.bounds_check = mode
+        assert torch.equal(module(wrong, offsets), repaired)
+    assert module.invalid_index_count() == 1
+    module.bounds_check = "fatal"
+    with pytest.raises(RuntimeError, match=f"index {bad} at position 0"):
+        module(wrong, offsets)
+    assert torch.equal(module(good, offsets), repaired)
+
+
+@pytest.mark.parametrize("bounds_check", ["none", "ignore", "warning", "fatal"])
+def test_no_bags(bounds_check, cuda):
+    """torchrec 2773, FBGEMM 3750."""
+    module = bags(cuda, bounds_check=bounds_check)
+    nothing = torch.zeros(0, dtype=torch.int64, device=cuda)
+    output = module(nothing, torch.zeros(1, dtype=torch.int64, device=cuda))
+    assert output.shape == (0, 33 + 64 + 33 + 128)
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("bounds_check", ["none", "warning"])
+def test_inputs_on_the_cpu_are_named(bounds_check, cuda):
+    """torchrec 995."""
+    module = bags(cuda, bounds_check=bounds_check)
+    indices, offsets = lookups(cuda)
+    with pytest.raises(RuntimeError, match=f"indices is on cpu, expected {cuda}"):
+        module(indices.cpu(), offsets.cpu())
+    with pytest.raises(RuntimeError, match=f"offsets is on cpu, expected {cuda}"):
+        module(indices, offsets.cpu())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_saved_and_loaded(cuda, tmp_path):
+    """FBGEMM 719, 1988; loaded on the device and on the CPU."""
+    module = bags(cuda, weights_dtype=torch.float16, output_dtype=torch.bfloat16).eval()
+    indices, offsets = lookups(cuda)
+    weights = torch.rand(indices.shape, device=cuda)
+    sizes = [[20, 30], [50, 0], [1, 49], [25, 25]]
+    calls = ((), (weights,), (None, sizes))
+    torch.jit.script(module).save(str(tmp_path / "bags.pt"))
+    loaded = torch.jit.load(str(tmp_path / "bags.pt"), map_location=cuda)
+    # Profiling and then optimising executors: more than two calls.
+    for _ in range(4):
+        for call in calls:
+            assert torch.equal(loaded(indices, offsets, *call), module(indices, offsets, *call))
+    on_cpu = torch.jit.load(str(tmp_path / "bags.pt"), map_location="cpu")
+    output = on_cpu(indices.cpu(), offsets.cpu())
+    torch.testing.assert_close(output, module(indices, offsets).cpu(), rtol=8e-3, atol=8e-3)
+
+
 def test_preload_loads_what_it_says(cuda):
     module = bags(cuda)
     names = set(module.preload())

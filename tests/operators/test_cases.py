@@ -104,6 +104,14 @@ def test_torchrec_2502_vbe_writes_nothing_outside():
     assert output_numel == 3 * 8 + 6 * 5
     with pytest.raises(RuntimeError, match="vbe_output_offsets puts feature 1, bag 5 outside"):
         torch.ops.tbe_aot.forward(*args, output_numel - 1)
+    # Rows with gaps between them, in so large an output that its memory is new: what nobody wrote is zero.
+    args[9] = torch.arange(9) * 64 + 7
+    out = torch.ops.tbe_aot.forward(*args, 2**24)
+    dims = [8] * 3 + [5] * 6
+    rows = torch.cat([s + torch.arange(d) for s, d in zip(args[9], dims, strict=True)])
+    assert torch.equal(out[rows], lookup.forward())
+    out[rows] = 0
+    assert not out.any()
 
 
 def test_fbgemm_1610_absent_optional_tensors():
