@@ -201,7 +201,7 @@ def test_empty_batch_in_a_capture(cuda):
     assert output.shape == (0, 16)
     assert marker.item() == 1
 
-    assert worst_error(right, lookup, "sum") <= TOLERANCE[torch.float32]
+
 @pytest.mark.parametrize("captured", [False, True])
 def test_work_after_a_call_waits_for_all_of_its_launches(captured, cuda):
     """The launches of a call overlap: the last one, which is tiny here, must not end before the first."""
@@ -211,7 +211,7 @@ def test_work_after_a_call_waits_for_all_of_its_launches(captured, cuda):
     lengths[1024:] = 1
     lookup = make_lookup(tables, range(3), installed.buckets(), lengths)
     right = lookup.run()
-    assert_right(right, lookup, "sum")
+    assert worst_error(right, lookup, "sum") <= TOLERANCE[torch.float32]
     outputs = torch.empty(20, *right.shape, device=cuda)
 
     def call_and_copy() -> None:
