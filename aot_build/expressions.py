@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import string
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class ExpressionError(ValueError):
@@ -24,17 +24,19 @@ class Scope:
     lists: AbstractSet[str]
     integers: AbstractSet[str]
     bools: AbstractSet[str] = frozenset()
+    floats: AbstractSet[str] = frozenset()
+    strings: AbstractSet[str] = frozenset()
 
     def with_let(self, name: str, kind: str) -> Scope:
         """The scope after ``let name = <int or bool>``."""
         integers = self.integers | {name} if kind == "int" else self.integers
         bools = self.bools | {name} if kind == "bool" else self.bools
-        return Scope(self.tensors, self.lists, integers, bools)
+        return replace(self, integers=integers, bools=bools)
 
 
 @dataclass(frozen=True)
 class Expression:
-    """One expression in both languages; ``kind`` is "int", "bool" or "str"."""
+    """One expression in both languages; ``kind`` is "int", "bool", "float" or "str"."""
 
     cpp: str
     python: str
@@ -81,8 +83,12 @@ class _Translator:
                 return Expression(f"in.{name}", name, "int")
             case ast.Name(id=name) if name in self.scope.bools:
                 return Expression(f"in.{name}", name, "bool")
+            case ast.Name(id=name) if name in self.scope.floats:
+                return Expression(f"in.{name}", name, "float")
+            case ast.Name(id=name) if name in self.scope.strings:
+                return Expression(f"in.{name}", name, "str")
             case ast.Name(id=name):
-                raise self.error(f"`{name}` is not an integer or a let name")
+                raise self.error(f"`{name}` is no number, string or let name")
             case ast.BoolOp(op=op, values=values):
                 return self.bool_op(op, [self.want(self.visit(v), "bool") for v in values])
             case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -97,11 +103,12 @@ class _Translator:
                     f"({a.cpp} {cpp_sign} {b.cpp})", f"({a.python} {sign} {b.python})", "int"
                 )
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
-                a = self.visit(left)
-                b = self.want(self.visit(right), a.kind)
+                a, b = self.visit(left), self.visit(right)
+                if (a.kind, b.kind) != ("float", "int"):
+                    b = self.want(b, a.kind)
                 sign = _COMPARISONS[type(op)]
-                if a.kind != "int" and sign not in {"==", "!="}:
-                    raise self.error(f"`{sign}` compares integers only")
+                if a.kind not in {"int", "float"} and sign not in {"==", "!="}:
+                    raise self.error(f"`{sign}` compares numbers only")
                 return Expression(
                     f"({a.cpp} {sign} {b.cpp})", f"({a.python} {sign} {b.python})", "bool"
                 )
@@ -144,6 +151,8 @@ class _Translator:
                 return Expression(
                     f"dtype_name(in.{name}.dtype)", f"rules.dtype_name({name}.dtype)", "str"
                 )
+            case "rank", [ast.Name(id=name)] if name in self.scope.tensors:
+                return Expression(f"in.{name}.rank", f"{name}.dim()", "int")
             case "given", [ast.Name(id=name)] if name in self.scope.tensors:
                 return Expression(f"in.{name}.given", f"rules.given({name})", "bool")
             case "len", [ast.Name(id=name)] if name in self.scope.lists:
@@ -207,6 +216,8 @@ def translate_message(text: str, scope: Scope) -> Message:
                 raise ExpressionError(f"a format in the message `{text}`")
             expression = translate(field, scope)
             cpp.append(expression.cpp)
-            python += f"{{{expression.python}}}"
+            # As C++ streams write a float.
+            shown = ":g" if expression.kind == "float" else ""
+            python += f"{{{expression.python}{shown}}}"
             prefix = "f"
     return Message(", ".join(cpp), f'{prefix}"{python}"')

@@ -39,14 +39,17 @@ CPP_KINDS = {
     "int[]": "kIntegerList",
     "str": "kString",
     "SymInt": "kInteger",
+    "float": "kFloat",
 }
+# The scope of expressions that arguments of a type belong to.
+SCOPES = {"int[]": "lists", "SymInt": "integers", "float": "floats", "str": "strings"}
 
 
 class Argument(Table):
     """``[[operators.arguments]]``: one positional argument and what it may be."""
 
     name: str = Field(pattern=IDENTIFIER)
-    type: str = Field(pattern=rf"^({TENSOR_TYPE}|int\[\]|str|SymInt)$")
+    type: str = Field(pattern=rf"^({TENSOR_TYPE}|int\[\]|str|SymInt|float)$")
     doc: str
     default: str = ""
     dtypes: list[str] = Field(default=[])
@@ -228,11 +231,10 @@ class _Checker:
 
     def checks(self, operator: Operator, key: str) -> CheckedOperator:
         names = {
-            kind: frozenset(a.name for a in operator.arguments if a.type == kind)
-            for kind in ("int[]", "SymInt")
+            scope: frozenset(a.name for a in operator.arguments if a.type == kind)
+            for kind, scope in SCOPES.items()
         }
-        tensors = frozenset(a.name for a in operator.arguments if a.is_tensor)
-        scope = Scope(tensors, names["int[]"], names["SymInt"])
+        scope = Scope(frozenset(a.name for a in operator.arguments if a.is_tensor), **names)
         rendered: list[RenderedCheck] = []
         lets: dict[str, str] = {}
         for i, check in enumerate(self._expanded(operator, key)):
@@ -270,7 +272,7 @@ class _Checker:
             if check.when or not check.value:
                 raise ExpressionError("a `let` has a `value` and no `when`")
             value = translate(check.value, scope)
-            if value.kind == "str":
+            if value.kind not in {"int", "bool"}:
                 raise ExpressionError(f"a `let` is an integer or a bool, not `{check.value}`")
             return RenderedCheck(
                 check.let, value.cpp, value.python, "", "", "", "", check.guard

@@ -162,3 +162,137 @@ def within_tolerance(actual: torch.Tensor, expected: torch.Tensor, scale: torch.
     """Whether every element of ``actual`` is finite and within its dtype's tolerance of the float64 ``expected``."""
     error = (actual.double().cpu() - expected).abs()
     return bool((error <= FORWARD_TOLERANCE[actual.dtype] * scale).all())
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """A step of the optimizer and its numbers; names and defaults are those of ``backward_update``."""
+
+    name: str
+    learning_rate: float
+    eps: float = 1e-8
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    weight_decay_mode: str = "none"
+
+    def step(
+        self, row: torch.Tensor, g: torch.Tensor, state: dict[str, torch.Tensor], count: int
+    ) -> torch.Tensor:
+        """The row after one step; ``state`` (of this row: momentum1, momentum2) is updated in place."""
+        lr, eps = self.learning_rate, self.eps
+        l2 = self.weight_decay if self.weight_decay_mode == "l2" else 0.0
+        kept = 1 - lr * (self.weight_decay if self.weight_decay_mode == "decoupled" else 0.0)
+        h = g + l2 * row
+        match self.name:
+            case "sgd":
+                return kept * row - lr * h
+            case "rowwise_adagrad":
+                state["momentum1"] += (h**2).mean()
+                mult = lr / (state["momentum1"].sqrt() + eps)
+                return (kept - mult * l2) * row - mult * g
+            case "adagrad":
+                state["momentum1"] += h**2
+                return kept * row - lr * h / (state["momentum1"].sqrt() + eps)
+            case "adam":
+                state["momentum1"].mul_(self.beta1).add_((1 - self.beta1) * h)
+                state["momentum2"].mul_(self.beta2).add_((1 - self.beta2) * h**2)
+                mean = state["momentum1"] / (1 - self.beta1**count)
+                deviation = (state["momentum2"] / (1 - self.beta2**count)).sqrt()
+                return kept * row - lr * mean / (deviation + eps)
+        raise ValueError(self.name)
+
+
+def bag_gradients(
+    grad_output: torch.Tensor, dims: Sequence[int], batch_sizes: Sequence[Sequence[int]] | None
+) -> list[list[torch.Tensor]]:
+    """float64 gradient of every bag, as [feature][bag] of [dim]: the inverse of how forward lays its result out."""
+    grad = grad_output.double()
+    if batch_sizes is None:
+        return [list(part.unbind(0)) for part in grad.split(list(dims), dim=1)]
+    parts: list[list[torch.Tensor]] = [[] for _ in dims]
+    at = 0
+    for rank in range(len(batch_sizes[0])):
+        for f, dim in enumerate(dims):
+            for _ in range(batch_sizes[f][rank]):
+                parts[f].append(grad[at : at + dim])
+                at += dim
+    return parts
+
+
+def lookup_gradients(
+    grad_output: torch.Tensor,
+    features: Sequence[Feature],
+    offsets: torch.Tensor,
+    pooling: str,
+    batch_sizes: Sequence[Sequence[int]] | None = None,
+) -> list[tuple[int, int, torch.Tensor]]:
+    """(feature, position, gradient of the lookup less its per-sample weight) of every position that a bag has."""
+    dims = [feature.table.shape[1] for feature in features]
+    gradients = bag_gradients(grad_output, dims, batch_sizes)
+    ranges = bag_ranges(offsets, [len(bags) for bags in gradients])
+    found = []
+    for f, bags in enumerate(ranges):
+        for b, (start, end) in enumerate(bags):
+            for position in range(start, end):
+                length = end - start if pooling == "mean" else 1
+                found.append((f, position, gradients[f][b] / length))
+    return found
+
+
+def per_sample_weights_gradient(
+    grad_output: torch.Tensor,
+    features: Sequence[Feature],
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    pooling: str = "sum",
+    batch_sizes: Sequence[Sequence[int]] | None = None,
+) -> torch.Tensor:
+    """float64 [N]: each row that is looked up times the gradient of its bag; 0 for a pruned row."""
+    result = torch.zeros(indices.numel(), dtype=torch.float64)
+    lookups = lookup_gradients(grad_output, features, offsets, pooling, batch_sizes)
+    for f, position, gradient in lookups:
+        if indices[position] != -1:
+            result[position] = gradient @ features[f].table[indices[position]].double()
+    return result
+
+
+def row_gradients(
+    grad_output: torch.Tensor,
+    features: Sequence[Feature],
+    feature_tables: Sequence[int],
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    per_sample_weights: torch.Tensor | None = None,
+    pooling: str = "sum",
+    batch_sizes: Sequence[Sequence[int]] | None = None,
+) -> dict[tuple[int, int], torch.Tensor]:
+    """(table, row) -> float64 gradient, of every row that is looked up, over all features of its table."""
+    flat = indices.tolist()
+    weights = None if per_sample_weights is None else per_sample_weights.float().double().tolist()
+    rows: dict[tuple[int, int], torch.Tensor] = {}
+    lookups = lookup_gradients(grad_output, features, offsets, pooling, batch_sizes)
+    for f, position, gradient in lookups:
+        if flat[position] == -1:
+            continue
+        key = (feature_tables[f], flat[position])
+        scaled = gradient * (1.0 if weights is None else weights[position])
+        rows[key] = rows[key] + scaled if key in rows else scaled
+    return rows
+
+
+def update(
+    optimizer: Optimizer,
+    tables: Sequence[torch.Tensor],
+    states: dict[str, list[torch.Tensor]],
+    gradients: dict[tuple[int, int], torch.Tensor],
+    count: int = 1,
+) -> None:
+    """One step per row that has a gradient; float64 ``tables`` [rows, dim] and ``states`` change in place.
+
+    ``states`` has momentum1 and momentum2 per table, [rows] or [rows, dim], as the optimizer needs; ``count`` is the
+    number of this update, from 1 on.
+    """
+    for (table, row), gradient in gradients.items():
+        state = {name: per_table[table][row] for name, per_table in states.items()}
+        tables[table][row] = optimizer.step(tables[table][row], gradient, state, count)

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/layout.h"
 
 namespace tbe_aot::cpu {
 
@@ -21,6 +20,20 @@ int64_t Bags::feature_of(int64_t bag) const {
   if (vbe_bag_offsets_ == nullptr) return bag / batch_size_;
   const int64_t* end = vbe_bag_offsets_ + feature_count_ + 1;
   return std::upper_bound(vbe_bag_offsets_, end, bag) - vbe_bag_offsets_ - 1;
+}
+
+void check_feature(const char* op, const int64_t* feature, const Layout& layout) {
+  const int64_t rows = feature[kRows];
+  const int64_t last = rows == 0 ? 0 : (rows - 1) * feature[kRowPitch] + feature[kDim];
+  if (feature[kDim] < 1 || rows < 0 || feature[kRowPitch] < feature[kDim] ||
+      feature[kWeightOffset] < 0 || feature[kWeightOffset] + last > layout.weights_numel() ||
+      feature[kOutputColumn] < 0 ||
+      feature[kOutputColumn] + feature[kDim] > layout.output_width()) {
+    fail(op, ": features says that feature ", feature[kFeaturePosition], " has ", rows, " rows of ",
+         feature[kDim], " elements, ", feature[kRowPitch], " apart, from ", feature[kWeightOffset],
+         " on, and output column ", feature[kOutputColumn], ": not within ", layout.weights_numel(),
+         " weights and ", layout.output_width(), " columns");
+  }
 }
 
 std::vector<const int64_t*> features_by_position(const char* op, const int64_t* features,

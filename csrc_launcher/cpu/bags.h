@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/layout.h"
+
 namespace tbe_aot::cpu {
 
 struct BagRange {
@@ -30,6 +32,10 @@ class Bags {
   int64_t batch_size_;
   const int64_t* vbe_bag_offsets_;  // Null without VBE.
 };
+
+// Throws Error unless the table that a row of the features tensor describes lies within the
+// weights, its rows within those that the layout counts, and its columns within the output.
+void check_feature(const char* op, const int64_t* feature, const Layout& layout);
 
 // The rows of the features tensor ([feature_count, 8], ordered by group) by the feature's position
 // in the caller's order. Throws Error unless every position occurs once.

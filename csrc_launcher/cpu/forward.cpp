@@ -1,14 +1,9 @@
 #include "cpu/forward.h"
 
 #include <algorithm>
-#include <atomic>
-#include <limits>
-#include <string>
-#include <vector>
 
-#include "core/error.h"
-#include "cpu/bags.h"
 #include "cpu/element.h"
+#include "cpu/lookups.h"
 #include "cpu/parallel.h"
 #include "cpu/row.h"
 
@@ -35,78 +30,60 @@ void prefetch_row(const Weight* table, int64_t offset, int64_t columns) {
   }
 }
 
+LookupArguments lookup_arguments(const ForwardRequest& request) {
+  LookupArguments in;
+  in.index_width = request.index_width;
+  in.features = request.features;
+  in.indices = request.indices;
+  in.offsets = request.offsets;
+  in.vbe_bag_offsets = request.vbe_bag_offsets;
+  in.vbe_output_offsets = request.vbe_output_offsets;
+  in.lookups = request.lookups;
+  in.batch_size = request.batch_size;
+  in.total_bags = request.total_bags;
+  return in;
+}
+
 template <typename Weight, typename Output, typename Index>
 class Pooling {
  public:
   Pooling(const ForwardRequest& request, const Layout& layout, int64_t output_numel)
       : request_(request),
-        bags_(kOperator, layout.feature_count(), request.batch_size, request.total_bags,
-              static_cast<const int64_t*>(request.vbe_bag_offsets)),
-        features_(features_by_position(kOperator, static_cast<const int64_t*>(request.features),
-                                       layout.feature_count())),
-        weights_numel_(layout.weights_numel()),
-        output_width_(layout.output_width()),
-        output_numel_(output_numel) {
-    check_features();
-  }
+        lookups_(kOperator, lookup_arguments(request), layout, output_numel),
+        output_width_(layout.output_width()) {}
 
   void run() {
-    const int64_t bag_elements =
-        (request_.lookups / request_.total_bags + 1) * (output_width_ / features_count() + 1);
+    const int64_t bag_elements = (request_.lookups / request_.total_bags + 1) *
+                                 (output_width_ / lookups_.feature_count() + 1);
     parallel_for(0, request_.total_bags, std::max<int64_t>(1, kGrainElements / bag_elements),
                  [this](int64_t first, int64_t end) {
                    for (int64_t bag = first; bag < end; ++bag) {
-                     if (!pool(bag)) refuse(bag);
+                     if (!pool(bag)) lookups_.refuse(bag);
                    }
                  });
-    const int64_t bag = first_refused_.load();
-    if (bag != kNone) explain(bag);
+    lookups_.expect_none_refused();
   }
 
  private:
-  static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-
-  int64_t features_count() const { return static_cast<int64_t>(features_.size()); }
-
-  void check_features() const {
-    for (const int64_t* feature : features_) {
-      const int64_t rows = feature[kRows];
-      const int64_t last = rows == 0 ? 0 : (rows - 1) * feature[kRowPitch] + feature[kDim];
-      if (feature[kDim] < 1 || rows < 0 || feature[kRowPitch] < feature[kDim] ||
-          feature[kWeightOffset] < 0 || feature[kWeightOffset] + last > weights_numel_ ||
-          feature[kOutputColumn] < 0 || feature[kOutputColumn] + feature[kDim] > output_width_) {
-        fail(kOperator, ": features says that feature ", feature[kFeaturePosition], " has ", rows,
-             " rows of ", feature[kDim], " elements, ", feature[kRowPitch], " apart, from ",
-             feature[kWeightOffset], " on, and output column ", feature[kOutputColumn],
-             ": not within ", weights_numel_, " weights and ", output_width_, " columns");
-      }
-    }
-  }
-
   // False when an offset, an index or an output position is out of bounds; writes nothing outside.
-  bool pool(int64_t bag) const {
+  bool pool(int64_t number) const {
     using Sum = Accumulator<Weight>;
-    const auto* offsets = static_cast<const Index*>(request_.offsets);
-    const auto* indices = static_cast<const Index*>(request_.indices);
+    const Index* indices = lookups_.indices();
     const auto* sample_weights = static_cast<const float*>(request_.per_sample_weights);
+    const Bag bag = lookups_.bag(number);
+    if (!lookups_.is_within(bag)) return false;
 
-    const int64_t position = bags_.feature_of(bag);
-    const int64_t* feature = features_[static_cast<size_t>(position)];
-    const int64_t start = offsets[bag];
-    const int64_t end = offsets[bag + 1];
+    const int64_t* feature = bag.feature;
     const int64_t dim = feature[kDim];
-    const int64_t output_start = output_of(bag, position, feature);
-    if (start < 0 || end < start || end > request_.lookups || output_start < 0) return false;
-
     const Weight* table = static_cast<const Weight*>(request_.weights) + feature[kWeightOffset];
-    Output* output = static_cast<Output*>(const_cast<void*>(request_.output)) + output_start;
+    Output* output = static_cast<Output*>(const_cast<void*>(request_.output)) + bag.output;
     const Sum divisor =
-        request_.mean ? static_cast<Sum>(std::max<int64_t>(end - start, 1)) : Sum{1};
+        request_.mean ? static_cast<Sum>(std::max<int64_t>(bag.end - bag.start, 1)) : Sum{1};
     for (int64_t column = 0; column < dim; column += kColumns) {
       const int64_t columns = std::min(kColumns, dim - column);
       Sum sums[kColumns];
       std::fill_n(sums, columns, Sum{0});
-      for (int64_t i = start; i < end; ++i) {
+      for (int64_t i = bag.start; i < bag.end; ++i) {
         const int64_t index = indices[i];
         if (index == -1) continue;
         if (index < 0 || index >= feature[kRows]) return false;
@@ -127,55 +104,9 @@ class Pooling {
     return true;
   }
 
-  // The element where the bag's row starts, or -1 when the row would not lie in the output.
-  int64_t output_of(int64_t bag, int64_t position, const int64_t* feature) const {
-    if (request_.vbe_output_offsets == nullptr) {
-      return (bag - bags_.of_feature(position).first) * output_width_ + feature[kOutputColumn];
-    }
-    const int64_t start = static_cast<const int64_t*>(request_.vbe_output_offsets)[bag];
-    return start >= 0 && start <= output_numel_ - feature[kDim] ? start : -1;
-  }
-
-  void refuse(int64_t bag) {
-    int64_t first = first_refused_.load();
-    while (bag < first && !first_refused_.compare_exchange_weak(first, bag)) {
-    }
-  }
-
-  // Says what is wrong with a bag that pool() refused.
-  [[noreturn]] void explain(int64_t bag) const {
-    const auto* offsets = static_cast<const Index*>(request_.offsets);
-    const auto* indices = static_cast<const Index*>(request_.indices);
-    const int64_t position = bags_.feature_of(bag);
-    const int64_t* feature = features_[static_cast<size_t>(position)];
-    const int64_t start = offsets[bag];
-    const int64_t end = offsets[bag + 1];
-    const std::string where =
-        join("feature ", position, ", bag ", bag - bags_.of_feature(position).first);
-    if (start < 0 || end < start || end > request_.lookups) {
-      fail(kOperator, ": offsets has ", start, " and ", end, " for ", where,
-           ", expected a range within the ", request_.lookups, " indices");
-    }
-    if (output_of(bag, position, feature) < 0) {
-      fail(kOperator, ": vbe_output_offsets puts ", where, " outside of the output of ",
-           output_numel_, " elements");
-    }
-    for (int64_t i = start; i < end; ++i) {
-      if (indices[i] < -1 || indices[i] >= feature[kRows]) {
-        fail(kOperator, ": indices has ", indices[i], " at position ", i, " (", where,
-             "), expected -1 to ", feature[kRows] - 1, "; check_bounds can repair it");
-      }
-    }
-    fail(kOperator, ": ", where, " changed while it was read");
-  }
-
   const ForwardRequest& request_;
-  Bags bags_;
-  std::vector<const int64_t*> features_;
-  int64_t weights_numel_;
+  Lookups<Index> lookups_;
   int64_t output_width_;
-  int64_t output_numel_;
-  std::atomic<int64_t> first_refused_{kNone};
 };
 
 template <typename Weight, typename Output>

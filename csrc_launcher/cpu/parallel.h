@@ -3,6 +3,7 @@
 
 #include <torch/csrc/stable/c/shim.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/error.h"
@@ -20,6 +21,20 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
   if (torch_parallel_for(begin, end, grain, trampoline, context) != 0) {
     fail("torch's thread pool refused a loop of ", end - begin, " steps");
   }
+}
+
+// How many threads parallel_for() uses, at most.
+inline size_t thread_count() {
+  uint32_t count = 0;
+  if (torch_get_num_threads(&count) != 0) fail("torch does not tell how many threads it uses");
+  return count;
+}
+
+// Which of them is running: below thread_count(); for the body of parallel_for().
+inline size_t thread_index() {
+  uint32_t index = 0;
+  torch_get_thread_idx(&index);
+  return index;
 }
 
 }  // namespace tbe_aot::cpu

@@ -49,18 +49,19 @@ template <typename Weight, typename Sum>
 [[gnu::always_inline]] inline void add(const Weight* row, int64_t columns, Sum* sums) {
   int64_t c = 0;
   for (; c + kUnroll <= columns; c += kUnroll) {
-    for (int64_t i = 0; i < kUnroll; ++i) sums[c + i] += widen(row[c + i]);
+    for (int64_t i = 0; i < kUnroll; ++i) sums[c + i] += static_cast<Sum>(widen(row[c + i]));
   }
-  for (; c < columns; ++c) sums[c] += widen(row[c]);
+  for (; c < columns; ++c) sums[c] += static_cast<Sum>(widen(row[c]));
 }
 
 template <typename Weight, typename Sum>
 [[gnu::always_inline]] inline void add(const Weight* row, int64_t columns, Sum* sums, Sum weight) {
   int64_t c = 0;
   for (; c + kUnroll <= columns; c += kUnroll) {
-    for (int64_t i = 0; i < kUnroll; ++i) sums[c + i] += weight * widen(row[c + i]);
+    for (int64_t i = 0; i < kUnroll; ++i)
+      sums[c + i] += weight * static_cast<Sum>(widen(row[c + i]));
   }
-  for (; c < columns; ++c) sums[c] += weight * widen(row[c]);
+  for (; c < columns; ++c) sums[c] += weight * static_cast<Sum>(widen(row[c]));
 }
 
 }  // namespace
@@ -75,6 +76,9 @@ TBE_AOT_VECTOR void add_row(const BFloat16* row, int64_t columns, float* sums) {
   add(row, columns, sums);
 }
 TBE_AOT_VECTOR void add_row(const float* row, int64_t columns, double* sums, double weight) {
+  add(row, columns, sums, weight);
+}
+TBE_AOT_VECTOR void add_row(const float* row, int64_t columns, float* sums, float weight) {
   add(row, columns, sums, weight);
 }
 TBE_AOT_VECTOR void add_row(const Half* row, int64_t columns, float* sums, float weight) {

@@ -1,4 +1,4 @@
-// Adding rows to sums: the loop that the CPU's lookup spends its time in.
+// Adding rows to sums: the loop that the CPU's lookup and its backward spend their time in.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@ void add_row(const BFloat16* row, int64_t columns, float* sums);
 
 // sums[c] += weight * row[c]
 void add_row(const float* row, int64_t columns, double* sums, double weight);
+void add_row(const float* row, int64_t columns, float* sums, float weight);
 void add_row(const Half* row, int64_t columns, float* sums, float weight);
 void add_row(const BFloat16* row, int64_t columns, float* sums, float weight);
 

@@ -211,6 +211,7 @@ BoxedArguments::~BoxedArguments() {
       case ArgumentKind::kTensor:
       case ArgumentKind::kOptionalTensor:
       case ArgumentKind::kInteger:
+      case ArgumentKind::kFloat:
         break;
     }
   }
@@ -244,6 +245,8 @@ std::string_view BoxedArguments::string(size_t position) const {
 }
 
 int64_t BoxedArguments::integer(size_t position) const { return unbox<int64_t>(values_[position]); }
+
+double BoxedArguments::real(size_t position) const { return unbox<double>(values_[position]); }
 
 void return_tensor(StableIValue* slot, StableTensor tensor) { *slot = box(tensor.release()); }
 

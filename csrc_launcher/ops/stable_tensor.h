@@ -60,7 +60,7 @@ StableTensor empty_tensor(std::initializer_list<int64_t> sizes, TensorDtype dtyp
 // leaks none of the others.
 class BoxedArguments {
  public:
-  static constexpr size_t kMaxCount = 16;
+  static constexpr size_t kMaxCount = 24;
 
   // `kinds` has one entry per argument and outlives this object.
   BoxedArguments(const StableIValue* stack, uint64_t given_count, const ArgumentKind* kinds,
@@ -73,6 +73,7 @@ class BoxedArguments {
   IntegerList integer_list(size_t position);  // Valid until the next call for a list.
   std::string_view string(size_t position) const;
   int64_t integer(size_t position) const;
+  double real(size_t position) const;
 
  private:
   static constexpr size_t kInlineIntegers = 64;

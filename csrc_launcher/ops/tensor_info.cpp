@@ -54,7 +54,7 @@ void refuse_tensor(const char* op, const TensorRule& rule, const TensorInfo& ten
     fail(op, ": ", rule.name, " is ", dtype_name(tensor.dtype), ", expected ",
          dtype_alternatives(rule.dtypes));
   }
-  if (tensor.rank != rule.rank) {
+  if (rule.rank != 0 && tensor.rank != rule.rank) {
     fail(op, ": ", rule.name, " has ", tensor.rank, " dimensions, expected ", rule.rank);
   }
   if (rule.contiguous && !tensor.contiguous) {

@@ -57,6 +57,7 @@ enum class ArgumentKind : uint8_t {
   kIntegerList,
   kString,
   kInteger,
+  kFloat,
 };
 
 // The value of an `int[]` argument; does not own the integers.
@@ -73,7 +74,7 @@ struct IntegerList {
 struct TensorRule {
   const char* name;
   uint32_t dtypes;  // dtype_bit() of each.
-  int32_t rank;
+  int32_t rank;     // 0: any.
   bool contiguous;
   bool gradient;
 };
@@ -91,8 +92,9 @@ namespace detail {
 // Each of these throws Error with the operator, the argument, what was given and what is allowed.
 
 inline void expect_tensor(const char* op, const TensorRule& rule, const TensorInfo& tensor) {
-  if ((rule.dtypes & dtype_bit(tensor.dtype)) == 0 || tensor.rank != rule.rank ||
-      (rule.contiguous && !tensor.contiguous) || (!rule.gradient && tensor.requires_grad)) {
+  if ((rule.dtypes & dtype_bit(tensor.dtype)) == 0 ||
+      (rule.rank != 0 && tensor.rank != rule.rank) || (rule.contiguous && !tensor.contiguous) ||
+      (!rule.gradient && tensor.requires_grad)) {
     detail::refuse_tensor(op, rule, tensor);
   }
 }

@@ -91,12 +91,12 @@ def expect_tensor(
     contiguous: bool,
     gradient: bool,
 ) -> None:
-    """Raise RuntimeError unless the tensor is of one of the dtypes, of the rank, and so on."""
+    """Raise RuntimeError unless the tensor is of one of the dtypes, of the rank (0: any), and so on."""
     if dtype_name(tensor.dtype) not in dtypes:
         raise RuntimeError(
             f"{operator}: {name} is {dtype_name(tensor.dtype)}, expected {alternatives(dtypes)}"
         )
-    if tensor.dim() != rank:
+    if rank not in {0, tensor.dim()}:
         raise RuntimeError(f"{operator}: {name} has {tensor.dim()} dimensions, expected {rank}")
     if contiguous and not tensor.is_contiguous():
         raise RuntimeError(f"{operator}: {name} is not contiguous, expected contiguous memory")

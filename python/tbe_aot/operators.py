@@ -1,7 +1,8 @@
 """Fakes of the operators: what torch.compile, torch.export and AOTInductor need to know of them.
 
-The operators are ``torch.ops.tbe_aot.forward`` and ``torch.ops.tbe_aot.check_bounds``; docs/operators.md describes
-them. Their CUDA and CPU implementations are in libtbe_aot.so. A fake checks its arguments by the rules that those
+The operators are ``torch.ops.tbe_aot.forward``, ``check_bounds``, ``backward_update`` and
+``per_sample_weights_gradient``; docs/operators.md describes them. Their CUDA and CPU implementations are in
+libtbe_aot.so. A fake checks its arguments by the rules that those
 implementations follow, generated from the same file, and answers with the shape and dtype of the result.
 """
 
@@ -62,3 +63,86 @@ def _check_bounds(
         indices.new_empty(indices.shape),
         offsets.new_empty(offsets.shape, dtype=indices.dtype),
     )
+
+
+@torch.library.register_fake("tbe_aot::backward_update")  # type: ignore[untyped-decorator]
+def _backward_update(
+    grad_output: torch.Tensor,
+    weights: torch.Tensor,
+    features: torch.Tensor,
+    layout: list[int],
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    optimizer: str,
+    learning_rate: torch.Tensor,
+    momentum1: torch.Tensor | None = None,
+    momentum2: torch.Tensor | None = None,
+    step: torch.Tensor | None = None,
+    eps: float = 1e-8,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    weight_decay: float = 0.0,
+    weight_decay_mode: str = "none",
+    per_sample_weights: torch.Tensor | None = None,
+    pooling: str = "sum",
+    gradient_clip: float = 0.0,
+    gradient_scale: torch.Tensor | None = None,
+    found_inf: torch.Tensor | None = None,
+    vbe_bag_offsets: torch.Tensor | None = None,
+    vbe_output_offsets: torch.Tensor | None = None,
+    vbe_max_batch: int = 0,
+) -> None:
+    rules.accept_backward_update(
+        grad_output,
+        weights,
+        features,
+        layout,
+        indices,
+        offsets,
+        optimizer,
+        learning_rate,
+        momentum1,
+        momentum2,
+        step,
+        eps,
+        beta1,
+        beta2,
+        weight_decay,
+        weight_decay_mode,
+        per_sample_weights,
+        pooling,
+        gradient_clip,
+        gradient_scale,
+        found_inf,
+        vbe_bag_offsets,
+        vbe_output_offsets,
+        vbe_max_batch,
+    )
+
+
+@torch.library.register_fake("tbe_aot::per_sample_weights_gradient")  # type: ignore[untyped-decorator]
+def _per_sample_weights_gradient(
+    grad_output: torch.Tensor,
+    weights: torch.Tensor,
+    features: torch.Tensor,
+    layout: list[int],
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    pooling: str = "sum",
+    vbe_bag_offsets: torch.Tensor | None = None,
+    vbe_output_offsets: torch.Tensor | None = None,
+    vbe_max_batch: int = 0,
+) -> torch.Tensor:
+    rules.accept_per_sample_weights_gradient(
+        grad_output,
+        weights,
+        features,
+        layout,
+        indices,
+        offsets,
+        pooling,
+        vbe_bag_offsets,
+        vbe_output_offsets,
+        vbe_max_batch,
+    )
+    return weights.new_empty(indices.shape, dtype=torch.float32)

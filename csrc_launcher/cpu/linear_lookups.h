@@ -1,0 +1,50 @@
+// The lookups of a call as a flat list, and in the order of the rows that they hit: who used this
+// row?
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/layout.h"
+#include "cpu/lookups.h"
+
+namespace tbe_aot::cpu {
+
+// What a lookup does with the row that it hits.
+struct Use {
+  const int64_t* feature = nullptr;  // The feature's row of the features tensor.
+  int64_t gradient = 0;              // First element of the gradient of the lookup's bag.
+  float factor = 0;  // Of the row in the bag's result: per-sample weight, divided by L for MEAN.
+};
+
+// One entry per index.
+struct LinearLookups {
+  std::vector<int64_t> rows;  // Global row; -1: a pruned row, or an index that belongs to no bag.
+  std::vector<Use> uses;
+
+  // The first element, in the weights, of the row that a lookup hits.
+  int64_t element(int64_t position) const {
+    const int64_t* feature = uses[static_cast<size_t>(position)].feature;
+    const int64_t row = rows[static_cast<size_t>(position)] - feature[kFirstGlobalRow];
+    return feature[kWeightOffset] + row * feature[kRowPitch];
+  }
+};
+
+// Checks every offset, index and position of the gradient, which has `gradient_numel` elements.
+// Throws Error when one is out of bounds, or when features that share rows disagree about them.
+// `sample_weights` may be null.
+LinearLookups linearise(const char* op, const LookupArguments& in, const Layout& layout,
+                        int64_t gradient_numel, const float* sample_weights, bool mean);
+
+// Positions of lookups, run by run; inside a run they rise.
+struct Runs {
+  std::vector<int64_t> positions;
+  std::vector<int64_t> starts;  // Of each run in `positions`, and their end.
+  int64_t count() const { return static_cast<int64_t>(starts.size()) - 1; }
+};
+
+// A run is one row that was looked up, with every lookup that hit it; runs are in the order of
+// rows.
+Runs find_runs(const LinearLookups& lookups);
+
+}  // namespace tbe_aot::cpu
