@@ -15,6 +15,7 @@ from . import operators  # noqa: E402
 from .features import FeatureMetadata, TableSpec, make_features  # noqa: E402
 from .inspection import Explanation, build_info, explain, preload  # noqa: E402
 from .module import TableBatchedEmbeddingBags  # noqa: E402
+from .optimizers import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad  # noqa: E402
 from .vbe import vbe_layout  # noqa: E402
 
 try:
@@ -23,8 +24,13 @@ except PackageNotFoundError:  # the tree itself, not installed
     __version__ = "0+tree"
 
 __all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
     "Explanation",
     "FeatureMetadata",
+    "Optimizer",
+    "RowwiseAdagrad",
     "TableBatchedEmbeddingBags",
     "TableSpec",
     "__version__",

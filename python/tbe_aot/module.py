@@ -1,4 +1,4 @@
-"""A module around the operators: tables, metadata, bounds check and lookup in one place."""
+"""A module around the operators: tables, metadata, bounds check, lookup and training in one place."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +11,16 @@ from ._rules import dtype_name
 from .features import TableSpec, make_features
 from .inspection import Explanation, explain
 from .inspection import preload as preload_kernels
+from .optimizers import Optimizer
+from .training import (
+    Batch,
+    DeferredStep,
+    Lookup,
+    PendingUpdate,
+    keeps_dtype,
+    no_updates,
+    prune_features,
+)
 from .vbe import vbe_layout
 
 POOLINGS = ("sum", "mean")
@@ -40,15 +50,23 @@ class TableBatchedEmbeddingBags(nn.Module):
         bounds_check: what happens to an index or offset that is out of bounds. "none": not looked at, the caller is
             trusted; "ignore": an index is treated as 0, offsets are clamped; "warning": the same, and the invalid
             indices are counted (``invalid_index_count``); "fatal": RuntimeError, at the price of waiting for the device.
+        optimizer: how ``loss.backward()`` trains the tables: SGD, RowwiseAdagrad, Adagrad or Adam. Default: not at all.
+        frozen: names of tables that are looked up but not trained.
+        gradient_clip: if above 0, every element of the result's gradient is clamped to [-gradient_clip, gradient_clip].
+        deferred: the backward only keeps what the update needs, and ``step`` applies it.
         device: of tables and metadata.
 
     Attributes:
-        weights: 1-D parameter of all tables; it does not require grad, this release looks up only. ``table`` and
-            ``table_views`` show its tables.
+        weights: 1-D parameter of all tables. ``table`` and ``table_views`` show its tables. It requires grad if there is
+            an optimizer, so that autograd knows of it, but never has a ``grad``: the backward changes it in place.
         features, layout: the operators' description of tables and features.
+        learning_rate: float32 [1], read when an update runs; ``set_learning_rate`` changes it.
+        pending_updates: of a deferred module, what ``step`` will apply.
 
     The state dict holds, as ``<table>.weight``, a [rows, dim] view of each table, without the padding between rows:
-    the keys and shapes of an ``nn.ModuleDict`` of ``nn.EmbeddingBag``.
+    the keys and shapes of an ``nn.ModuleDict`` of ``nn.EmbeddingBag``. With an optimizer it also holds its state:
+    ``<table>.momentum1`` and ``<table>.momentum2`` as the optimizer has them ([rows] or [rows, dim]), ``learning_rate``
+    and, for Adam, ``update_count``.
 
     Raises:
         ValueError: an argument is not one of those allowed, or names are missing or doubled.
@@ -57,6 +75,9 @@ class TableBatchedEmbeddingBags(nn.Module):
     weights: torch.Tensor
     features: torch.Tensor
     invalid_count: torch.Tensor
+    learning_rate: torch.Tensor
+    update_count: torch.Tensor
+    frozen_features: torch.Tensor
     layout: list[int]
     feature_dims: list[int]
 
@@ -69,6 +90,10 @@ class TableBatchedEmbeddingBags(nn.Module):
         output_dtype: torch.dtype = torch.float32,
         pooling: str = "sum",
         bounds_check: str = "warning",
+        optimizer: Optimizer | None = None,
+        frozen: Sequence[str] = (),
+        gradient_clip: float = 0.0,
+        deferred: bool = False,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
@@ -86,12 +111,43 @@ class TableBatchedEmbeddingBags(nn.Module):
         self.layout = self.metadata.layout
         self.feature_dims = self.metadata.feature_dims
         weights = torch.empty(self.metadata.weights_numel, dtype=weights_dtype, device=device)
-        self.weights = nn.Parameter(weights, requires_grad=False)
+        self.optimizer = optimizer
+        self.gradient_clip = gradient_clip
+        self.deferred = deferred
+        self.pending_updates = no_updates()
+        self.weights = nn.Parameter(weights, requires_grad=optimizer is not None)
         # Neither belongs in a checkpoint: one follows from the arguments, the other is a measurement.
         self.register_buffer("features", self.metadata.features, persistent=False)
         count = torch.zeros(1, dtype=torch.int64, device=device)
         self.register_buffer("invalid_count", count, persistent=False)
+        self._register_training(frozen, device)
         self.reset_parameters()
+
+    def _register_training(self, frozen: Sequence[str], device: torch.device | str | None) -> None:
+        unknown = sorted(set(frozen) - {table.name for table in self.table_specs})
+        if unknown:
+            raise ValueError(f"frozen names {', '.join(unknown)}, expected names of tables")
+        if not 0 <= self.gradient_clip < math.inf:
+            raise ValueError(f"gradient_clip is {self.gradient_clip}, expected at least 0")
+        self.frozen = tuple(frozen)
+        self.register_buffer("frozen_features", self._frozen_features(device), persistent=False)
+        if self.optimizer is None:
+            return
+        self.register_buffer("learning_rate", torch.empty(1, device=device), persistent=False)
+        for name in self.optimizer.row_state:
+            rows = sum(table.rows for table in self.table_specs)
+            self.register_buffer(name, torch.empty(rows, device=device), persistent=False)
+        for name in self.optimizer.weight_state:
+            state = torch.empty(self.weights.numel(), device=device)
+            self.register_buffer(name, state, persistent=False)
+        if self.optimizer.counts_updates:
+            count = torch.empty(1, dtype=torch.int64, device=device)
+            self.register_buffer("update_count", count, persistent=False)
+
+    def _frozen_features(self, device: torch.device | str | None) -> torch.Tensor:
+        # One more entry, for lookups that belong to no bag.
+        frozen = [name in self.frozen for name in self.feature_tables]
+        return torch.tensor([*frozen, False], device=device)
 
     def forward(
         self,
@@ -133,6 +189,22 @@ class TableBatchedEmbeddingBags(nn.Module):
                 self.invalid_count,
                 bag_offsets,
             )
+        if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+            batch = Batch(
+                indices,
+                offsets,
+                per_sample_weights,
+                bag_offsets,
+                output_offsets,
+                max_batch,
+                output_numel,
+            )
+            if self._needs_backward(per_sample_weights):
+                trained: torch.Tensor = Lookup.apply(  # type: ignore[no-untyped-call]
+                    self, self.weights, per_sample_weights, batch
+                )
+                return trained
+            return self.pooled(batch)
         pooled: torch.Tensor = torch.ops.tbe_aot.forward(
             self.weights,
             self.features,
@@ -148,6 +220,151 @@ class TableBatchedEmbeddingBags(nn.Module):
             output_numel,
         )
         return pooled
+
+    def _needs_backward(self, per_sample_weights: torch.Tensor | None) -> bool:
+        if not torch.is_grad_enabled():
+            return False
+        trained = self.optimizer is not None and self.weights.requires_grad
+        # Without an optimizer, weights that require grad are left to the operator, which refuses them.
+        weighted = per_sample_weights is not None and per_sample_weights.requires_grad
+        return trained or (weighted and not self.weights.requires_grad)
+
+    def pooled(self, batch: Batch) -> torch.Tensor:
+        """``torch.ops.tbe_aot.forward`` of a batch whose bounds are known to be right; has no gradient."""
+        result: torch.Tensor = torch.ops.tbe_aot.forward(
+            self.weights,
+            self.features,
+            self.layout,
+            batch.indices,
+            batch.offsets,
+            batch.per_sample_weights,
+            self.pooling,
+            self.output_dtype_name,
+            batch.vbe_bag_offsets,
+            batch.vbe_output_offsets,
+            batch.vbe_max_batch,
+            batch.vbe_output_numel,
+        )
+        return result
+
+    def per_sample_weights_gradient(self, grad_output: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Gradient of a batch's per-sample weights, in their dtype, from the rows as they are now."""
+        gradient: torch.Tensor = torch.ops.tbe_aot.per_sample_weights_gradient(
+            grad_output,
+            self.weights,
+            self.features,
+            self.layout,
+            batch.indices,
+            batch.offsets,
+            self.pooling,
+            batch.vbe_bag_offsets,
+            batch.vbe_output_offsets,
+            batch.vbe_max_batch,
+        )
+        return (
+            gradient if batch.per_sample_weights is None else gradient.to(batch.per_sample_weights)
+        )
+
+    @torch.no_grad()
+    def backward_update(self, grad_output: torch.Tensor, batch: Batch) -> None:
+        """Train the rows of a batch on the gradient of its result; in a deferred module, leave that to ``step``."""
+        if self.frozen:
+            batch = prune_features(batch, self.frozen_features)
+        if not self.deferred:
+            self._update(grad_output, batch, None, None)
+            return
+        # Copies: until the step, others may change what they own, and a GradScaler changes the gradient.
+        gradient = grad_output.clone(memory_format=torch.contiguous_format)
+        self.pending_updates.append(PendingUpdate(gradient, batch.copy()))
+
+    def _update(
+        self,
+        grad_output: torch.Tensor,
+        batch: Batch,
+        gradient_scale: torch.Tensor | None,
+        found_inf: torch.Tensor | None,
+    ) -> None:
+        if self.optimizer is None:
+            raise RuntimeError("the module has no optimizer: it looks up only")
+        torch.ops.tbe_aot.backward_update(
+            grad_output,
+            self.weights,
+            self.features,
+            self.layout,
+            batch.indices,
+            batch.offsets,
+            self.optimizer.name,
+            self.learning_rate,
+            self._buffers.get("momentum1"),
+            self._buffers.get("momentum2"),
+            self._buffers.get("update_count"),
+            *self.optimizer.numbers,
+            batch.per_sample_weights,
+            self.pooling,
+            self.gradient_clip,
+            gradient_scale,
+            found_inf,
+            batch.vbe_bag_offsets,
+            batch.vbe_output_offsets,
+            batch.vbe_max_batch,
+        )
+
+    @torch.no_grad()
+    def step(
+        self, gradient_scale: torch.Tensor | None = None, found_inf: torch.Tensor | None = None
+    ) -> None:
+        """Apply the updates that backwards have left since the last step, in their order (``deferred=True``).
+
+        Args:
+            gradient_scale: one element on the module's device: what the loss was multiplied by.
+            found_inf: one element on the module's device: if it is not 0, the updates are dropped.
+
+        Raises:
+            RuntimeError: the module is not deferred.
+        """
+        if not self.deferred:
+            raise RuntimeError(
+                "step() is for a module with deferred=True; in this one the backward updates"
+            )
+        scale, found = (
+            None if flag is None else flag.reshape(1).float()
+            for flag in (gradient_scale, found_inf)
+        )
+        for pending in self.pending_updates:
+            self._update(pending.grad_output, pending.batch, scale, found)
+        self.pending_updates.clear()
+
+    def deferred_step(self) -> DeferredStep:
+        """``step`` as an optimizer for ``torch.amp.GradScaler.step``."""
+        return DeferredStep(self)
+
+    def set_learning_rate(self, value: float | torch.Tensor) -> None:
+        """Set the learning rate of all updates that run from now on; a tensor of one element is copied.
+
+        Raises:
+            RuntimeError: the module has no optimizer.
+        """
+        if self.optimizer is None:
+            raise RuntimeError("the module has no optimizer: it has no learning rate")
+        rate = self.learning_rate.data  # A compiled backward may hold the tensor and its version.
+        if isinstance(value, torch.Tensor):
+            rate.copy_(value.detach().reshape(1))
+        else:
+            rate.fill_(value)
+
+    def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Per state of the optimizer and per table the view of it: [rows, dim], or [rows] for a number per row."""
+        states: dict[str, dict[str, torch.Tensor]] = {}
+        if self.optimizer is None:
+            return states
+        names = [spec.name for spec in self.table_specs]
+        rows = [spec.rows for spec in self.table_specs]
+        for name in self.optimizer.row_state:
+            parts = self.get_buffer(name).split(rows)
+            states[name] = dict(zip(names, parts, strict=True))
+        for name in self.optimizer.weight_state:
+            states[name] = self._views(self.get_buffer(name))
+        return states
 
     def table(self, name: str) -> torch.Tensor:
         """The [rows, dim] view of one table: writing to it changes the table.
@@ -175,7 +392,10 @@ class TableBatchedEmbeddingBags(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw every table anew from U(-1, 1) / sqrt(rows); padding becomes 0, and so does the invalid index count."""
+        """Draw every table anew from U(-1, 1) / sqrt(rows); padding becomes 0, and so does the invalid index count.
+
+        The optimizer starts anew too: its state becomes 0, the learning rate that of its description.
+        """
         padded = any(
             pitch != spec.dim
             for pitch, spec in zip(self.metadata.row_pitches, self.table_specs, strict=True)
@@ -186,6 +406,19 @@ class TableBatchedEmbeddingBags(nn.Module):
             bound = 1 / math.sqrt(max(spec.rows, 1))
             view.uniform_(-bound, bound)
         self.invalid_count.zero_()
+        self._reset_optimizer()
+
+    def _state_names(self) -> list[str]:
+        """The buffers that are the optimizer's."""
+        mine = ("learning_rate", "momentum1", "momentum2", "update_count")
+        return [name for name in mine if name in self._buffers]
+
+    @torch.no_grad()
+    def _reset_optimizer(self) -> None:
+        for name in self._state_names():
+            self.get_buffer(name).zero_()
+        if self.optimizer is not None:
+            self.learning_rate.fill_(self.optimizer.lr)
 
     def invalid_index_count(self) -> int:
         """Invalid indices seen since the last reset (bounds_check "warning" or "fatal"); waits for the device."""
@@ -233,6 +466,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         return (
             f"{tables}; {len(self.feature_tables)} features, {self.weights_dtype} -> {self.output_dtype},"
             f" pooling={self.pooling}, bounds_check={self.bounds_check}"
+            + ("" if self.optimizer is None else f", optimizer={self.optimizer}")
         )
 
     def _apply(
@@ -242,14 +476,18 @@ class TableBatchedEmbeddingBags(nn.Module):
         # Asked of an empty tensor first, so that a dtype without kernels changes nothing.
         new_dtype = fn(self.weights.detach()[:0]).dtype
         metadata = make_features(self.table_specs, self.feature_tables, new_dtype, "cpu")
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        state = [self.get_buffer(name) for name in self._state_names()]
+        super()._apply(keeps_dtype(fn, state), recurse)  # type: ignore[no-untyped-call]
         if new_dtype != self.weights_dtype:
             # 16 bytes hold another number of elements now: pitch, offsets and alignment change.
+            per_weight = () if self.optimizer is None else self.optimizer.weight_state
+            states = {name: self.get_buffer(name) for name in per_weight}
             old_views = self._views(self.weights.detach())
+            old_states = {name: self._views(state) for name, state in states.items()}
             self.metadata = metadata
-            moved = torch.zeros(metadata.weights_numel, dtype=new_dtype, device=self.weights.device)
-            for name, view in self._views(moved).items():
-                view.copy_(old_views[name])
+            moved = self._laid_out(old_views)
+            for name, views in old_states.items():
+                self._buffers[name] = self._laid_out(views)
             self.weights = nn.Parameter(moved, requires_grad=self.weights.requires_grad)
             self.weights_dtype = new_dtype
             self.layout = metadata.layout
@@ -257,14 +495,34 @@ class TableBatchedEmbeddingBags(nn.Module):
         self.features = metadata.features.to(self.weights.device)
         if was_meta and not self.weights.is_meta:
             self.invalid_count.zero_()
+            self._reset_optimizer()
+            self.frozen_features = self._frozen_features(self.weights.device)
         return self
+
+    def _laid_out(self, views: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Copies of [rows, dim] tables in one tensor, as the metadata says."""
+        like = next(iter(views.values()))
+        laid_out = like.new_zeros(self.metadata.weights_numel)
+        for name, view in self._views(laid_out).items():
+            view.copy_(views[name])
+        return laid_out
+
+    def _saved(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the state dict holds, by key."""
+        saved = {f"{name}.weight": view for name, view in self._views(weights).items()}
+        for state, views in self.optimizer_state().items():
+            saved |= {f"{name}.{state}": view for name, view in views.items()}
+        for name in ("learning_rate", "update_count"):
+            if name in self._buffers:
+                saved[name] = self.get_buffer(name)
+        return saved
 
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         weights = self.weights if keep_vars else self.weights.detach()
-        for name, view in self._views(weights).items():
-            destination[f"{prefix}{name}.weight"] = view
+        for key, view in self._saved(weights).items():
+            destination[f"{prefix}{key}"] = view
 
     def _load_from_state_dict(
         self,
@@ -276,7 +534,8 @@ class TableBatchedEmbeddingBags(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        views = {f"{prefix}{name}.weight": view for name, view in self.table_views().items()}
+        saved = self._saved(self.weights.detach())
+        views = {f"{prefix}{key}": view for key, view in saved.items()}
         for key, view in views.items():
             if key not in state_dict:
                 missing_keys.append(key)

@@ -195,14 +195,10 @@ def test_a_variable_batch_that_does_not_fit(sizes, message):
         bags(bounds_check="none")(INDICES, OFFSETS, None, sizes)
 
 
-def test_only_the_operators_gradient_is_missing():
+def test_without_an_optimizer_weights_that_require_grad_are_refused():
     module = bags()
     assert not module.weights.requires_grad
     sample_weights = torch.rand(INDICES.numel(), requires_grad=True)
-    with pytest.raises(
-        RuntimeError, match="per_sample_weights requires grad, but this operator has"
-    ):
-        module(INDICES, OFFSETS, sample_weights)
     module(INDICES, OFFSETS, sample_weights.detach())
     module.requires_grad_()
     with pytest.raises(

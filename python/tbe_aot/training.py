@@ -1,0 +1,171 @@
+"""Training of the tables: what a lookup leaves for the backward, and the update that the backward makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+if TYPE_CHECKING:
+    from .module import TableBatchedEmbeddingBags
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The inputs of one lookup, after the bounds check.
+
+    Attributes:
+        indices: int32 or int64 [N].
+        offsets: of the same dtype, [bags + 1].
+        per_sample_weights: floating [N], or None.
+        vbe_bag_offsets, vbe_output_offsets, vbe_max_batch, vbe_output_numel: of a variable batch, else None and 0.
+    """
+
+    indices: torch.Tensor
+    offsets: torch.Tensor
+    per_sample_weights: torch.Tensor | None = None
+    vbe_bag_offsets: torch.Tensor | None = None
+    vbe_output_offsets: torch.Tensor | None = None
+    vbe_max_batch: int = 0
+    vbe_output_numel: int = 0
+
+    def copy(self) -> Batch:
+        """The batch with tensors that nobody else can change; those of VBE are the module's own."""
+        weights = self.per_sample_weights
+        return replace(
+            self,
+            indices=self.indices.clone(),
+            offsets=self.offsets.clone(),
+            per_sample_weights=None if weights is None else weights.detach().clone(),
+        )
+
+    def tensors(self) -> tuple[torch.Tensor | None, ...]:
+        """Every tensor."""
+        return (
+            self.indices,
+            self.offsets,
+            self.per_sample_weights,
+            self.vbe_bag_offsets,
+            self.vbe_output_offsets,
+        )
+
+
+@dataclass(frozen=True)
+class PendingUpdate:
+    """What ``step`` of a deferred module needs of one backward."""
+
+    grad_output: torch.Tensor
+    batch: Batch
+
+
+def no_updates() -> list[PendingUpdate]:
+    """An empty list, typed where torch.jit.script does not look for types that it does not know."""
+    return []
+
+
+class Lookup(torch.autograd.Function):
+    """The lookup as autograd sees it in eager mode: the backward updates the tables rather than returning a gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        bags: TableBatchedEmbeddingBags,
+        weights: torch.Tensor,  # noqa: ARG004 - tells autograd whether the tables are trained
+        per_sample_weights: torch.Tensor | None,  # noqa: ARG004 - as above
+        batch: Batch,
+    ) -> torch.Tensor:
+        """Look up, and keep what the backward needs; not the weights, which the updates change in place."""
+        ctx.set_materialize_grads(False)
+        ctx.bags = bags
+        ctx.sizes = (batch.vbe_max_batch, batch.vbe_output_numel)
+        ctx.save_for_backward(*batch.tensors())
+        return bags.pooled(batch)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """The gradient of the per-sample weights, from the rows as they are; then the update."""
+        if grad_output is None:
+            return None, None, None, None
+        bags: TableBatchedEmbeddingBags = ctx.bags
+        batch = Batch(*ctx.saved_tensors, *ctx.sizes)
+        gradient = None
+        if ctx.needs_input_grad[2]:
+            gradient = bags.per_sample_weights_gradient(grad_output, batch)
+        if ctx.needs_input_grad[1]:
+            bags.backward_update(grad_output, batch)
+        return None, None, gradient, None
+
+
+class DeferredStep:
+    """A deferred module's ``step``, in the form that ``torch.amp.GradScaler.step`` takes for an optimizer.
+
+    The scaler looks for inf and NaN in the gradients that wait, hands over its scale and what it found, and backs off
+    as it does for any optimizer.
+    """
+
+    # How GradScaler recognises an optimizer that divides by the scale itself.
+    _step_supports_amp_scaling = True
+
+    grad_scale: torch.Tensor | None
+    found_inf: torch.Tensor | None
+
+    def __init__(self, bags: TableBatchedEmbeddingBags) -> None:
+        self._bags = bags
+
+    @property
+    def param_groups(self) -> list[dict[str, list[torch.Tensor]]]:
+        """The waiting gradients as ``grad`` of tensors, where a scaler looks for them."""
+        held = []
+        for pending in self._bags.pending_updates:
+            tensor = pending.grad_output.detach()
+            tensor.grad = pending.grad_output
+            held.append(tensor)
+        return [{"params": held}]
+
+    def zero_grad(self) -> None:
+        """Forget the waiting gradients."""
+        self._bags.pending_updates.clear()
+
+    def step(self) -> None:
+        """Apply the waiting updates with the scaler's scale, unless it found inf or NaN."""
+        scale = getattr(self, "grad_scale", None)
+        found_inf = getattr(self, "found_inf", None)
+        # Without a waiting gradient the scaler's sum over devices is the number 0.
+        self._bags.step(scale, found_inf if isinstance(found_inf, torch.Tensor) else None)
+
+
+def keeps_dtype(
+    convert: Callable[[torch.Tensor], torch.Tensor], kept: list[torch.Tensor]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """``convert``, but the tensors in ``kept`` are moved between devices only."""
+
+    def apply(tensor: torch.Tensor) -> torch.Tensor:
+        converted = convert(tensor)
+        if converted.dtype == tensor.dtype or not any(tensor is other for other in kept):
+            return converted
+        return tensor.to(converted.device)
+
+    return apply
+
+
+def prune_features(batch: Batch, frozen: torch.Tensor) -> Batch:
+    """The batch with every index of some features as -1, so that an update leaves their rows alone.
+
+    Args:
+        batch: the batch.
+        frozen: bool [T + 1], the features in the caller's order; the last entry stands for lookups of no bag.
+    """
+    features = frozen.numel() - 1
+    bag_ends = batch.vbe_bag_offsets
+    if bag_ends is None:
+        per_feature = (batch.offsets.numel() - 1) // features
+        bag_ends = torch.arange(features + 1, device=frozen.device) * per_feature
+    ends = batch.offsets.contiguous()[bag_ends[1:]]
+    positions = torch.arange(batch.indices.numel(), device=frozen.device, dtype=ends.dtype)
+    pruned = frozen[torch.bucketize(positions, ends, right=True)]
+    indices = torch.where(pruned, -1, batch.indices)
+    return replace(batch, indices=indices)
