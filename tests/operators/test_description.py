@@ -91,7 +91,13 @@ def test_every_cell_that_an_operator_accepts_has_exactly_one_variant(profile):
         assert variants == set(range(len(plan.kernels[name].variants)))
 
 
-SCOPE = Scope(frozenset({"t", "u"}), frozenset({"l"}), frozenset({"a", "b"}))
+SCOPE = Scope(
+    frozenset({"t", "u"}),
+    frozenset({"l"}),
+    frozenset({"a", "b"}),
+    floats=frozenset({"x"}),
+    strings=frozenset({"s"}),
+)
 
 
 class Tensor:
@@ -104,6 +110,9 @@ class Tensor:
 
     def size(self, dimension: int) -> int:
         return self.sizes[dimension]
+
+    def dim(self) -> int:
+        return len(self.sizes)
 
 
 class Rules:
@@ -130,11 +139,23 @@ class Rules:
         ("dtype(t) == 'int64'", True),
         ("a if given(t) else b", 5),
         ("2147483648 > a", True),
+        ("x >= 0 and x < 1", True),
+        ("x == x", True),
+        ("s == 'sum'", True),
+        ("rank(t) == (1 if s == 'mean' else 2)", True),
     ],
 )
 def test_an_expression_in_python(text, expected):
     expression = translate(text, SCOPE)
-    names = {"a": 5, "b": 6, "t": Tensor(3, 4), "l": [1, 2, 3, 2], "rules": Rules}
+    names = {
+        "a": 5,
+        "b": 6,
+        "t": Tensor(3, 4),
+        "l": [1, 2, 3, 2],
+        "x": 0.5,
+        "s": "sum",
+        "rules": Rules,
+    }
     assert eval(expression.python, names) == expected
 
 
@@ -159,6 +180,11 @@ NOT_ALLOWED = """
     a if b else 1
     a if given(t) else 'x'
     numel(t=t)
+    0 <= x
+    x + 1
+    s < 'x'
+    s == x
+    rank(l)
 """
 
 
@@ -172,6 +198,9 @@ def test_messages_in_both_languages():
     message = translate_message("t has {numel(t)} elements, expected {a + 1}", SCOPE)
     assert message.cpp == '"t has ", in.t.numel, " elements, expected ", (in.a + 1)'
     assert message.python == 'f"t has {rules.numel(t)} elements, expected {(a + 1)}"'
+    message = translate_message("x is {x}, s is '{s}'", SCOPE)
+    assert message.cpp == '"x is ", in.x, ", s is \'", in.s, "\'"'
+    assert message.python == """f"x is {x:g}, s is '{s}'\""""
     assert translate_message("wrong", SCOPE).python == '"wrong"'
     for text in ('a "quote"', "a {{brace}}", "{a:5}", "{a!r}", "{nobody}"):
         with pytest.raises(ExpressionError):

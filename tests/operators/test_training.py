@@ -172,6 +172,22 @@ def test_equal_bits_over_5_runs(optimizer):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_number_of_threads_changes_no_bit(optimizer):
+    lookup = make_lookup([16, 64], [20, 3000], [40] * 512, weighted=True)
+    results = []
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            training = make_training(lookup, optimizer)
+            training.run()
+            results.append(training)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(training.equals(results[0].mutated()) for training in results)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_zero_gradient_still_takes_a_step(optimizer):
     lookup = make_lookup([8], [5], [2, 1])
     training = make_training(

@@ -1,0 +1,130 @@
+"""Training inside torch.compile: the same bits as in eager mode, tables updated in place and never copied."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor.utils import run_fw_bw_and_get_code
+
+import tbe_aot
+from tbe_aot import SGD, Adagrad, Adam, RowwiseAdagrad, TableBatchedEmbeddingBags, TableSpec
+from tests.operators.training import same_bits
+
+OPTIMIZERS = [SGD(lr=0.1), RowwiseAdagrad(lr=0.1), Adagrad(lr=0.1), Adam(lr=0.1)]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def model(optimizer: tbe_aot.Optimizer, **options: Any) -> torch.nn.ModuleDict:
+    torch.manual_seed(0)
+    bags = TableBatchedEmbeddingBags(
+        [TableSpec("user", 20, 16), TableSpec("item", 30, 5)], optimizer=optimizer, **options
+    )
+    return torch.nn.ModuleDict({"bags": bags, "top": torch.nn.Linear(21, 1)})
+
+
+def batch(seed: int, bags: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 5, (2 * bags,), generator=generator)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    return torch.randint(0, 20, (int(offsets[-1]),), generator=generator), offsets
+
+
+def loss(of: torch.nn.ModuleDict, *inputs: Any) -> torch.Tensor:
+    result: torch.Tensor = of["top"](of["bags"](*inputs)).square().sum()
+    return result
+
+
+def tables(of: torch.nn.ModuleDict) -> Any:
+    return of["bags"]
+
+
+def expect_same(first: torch.nn.ModuleDict, second: torch.nn.ModuleDict) -> None:
+    for key, value in first.state_dict().items():
+        torch.testing.assert_close(value, second.state_dict()[key], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+def test_a_compiled_model_trains_in_place(optimizer):
+    compiled, eager = model(optimizer), model(optimizer)
+    address = tables(compiled).weights.data_ptr()
+    run: Callable[..., torch.Tensor] = torch.compile(loss, fullgraph=True, dynamic=True)
+    for one, call in ((compiled, run), (eager, loss)):
+        call(one, *batch(0)).backward()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for seed, (one, call) in itertools.product(range(1, 5), ((compiled, run), (eager, loss))):
+            tables(one).set_learning_rate(0.1 / seed)
+            value = call(one, *batch(seed, 4 + seed))
+            tables(one).set_learning_rate(0.2 / seed)  # Read when the backward runs.
+            value.backward()
+    expect_same(compiled, eager)
+    assert not same_bits(
+        tables(compiled).weights.detach(), tables(model(optimizer)).weights.detach()
+    )
+    assert tables(compiled).weights.data_ptr() == address
+
+
+@pytest.mark.slow
+def test_two_forwards_before_their_backwards():
+    compiled, eager = model(RowwiseAdagrad(lr=0.1)), model(RowwiseAdagrad(lr=0.1))
+    run = torch.compile(loss, fullgraph=True)
+    for one, call in ((compiled, run), (eager, loss)):
+        values = [call(one, *batch(1)), call(one, *batch(1))]
+        for value in values:
+            value.backward()
+    expect_same(compiled, eager)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{"frozen": ["user"]}, {"gradient_clip": 0.01}, {"pooling": "mean"}]
+)
+def test_sample_weights_and_options(options):
+    optimizer = Adagrad(lr=0.1)
+    compiled, eager = model(optimizer, **options), model(optimizer, **options)
+    run = torch.compile(loss, fullgraph=True)
+    gradients = []
+    for one, call in ((compiled, run), (eager, loss)):
+        indices, offsets = batch(1)
+        weights = torch.linspace(0.5, 1, indices.numel(), requires_grad=True)
+        call(one, indices, offsets, weights).backward()
+        gradients.append(weights.grad)
+    torch.testing.assert_close(*gradients)
+    expect_same(compiled, eager)
+
+
+@pytest.mark.slow
+def test_the_compiled_code_copies_no_table():
+    compiled = model(Adam(lr=0.1))
+    run = torch.compile(loss, fullgraph=True)
+    _, code = run_fw_bw_and_get_code(lambda: run(compiled, *batch(1)))
+    text = "\n".join(code)
+    assert text.count("torch.ops.tbe_aot.backward_update.default(") == 1
+    sizes = re.findall(r"= empty_strided_cpu\(\((.*?)\), ", text)
+    assert sizes
+    # The largest thing that is allocated is the result's gradient.
+    assert max(math.prod(int(n) for n in size.split(",") if n.strip()) for size in sizes) == 4 * 21
+    assert ".clone" not in text
+
+
+@pytest.mark.slow
+def test_a_deferred_step():
+    compiled, eager = (model(RowwiseAdagrad(lr=0.1), deferred=True) for _ in range(2))
+    run = torch.compile(loss)
+    for one, call in ((compiled, run), (eager, loss)):
+        for seed in range(2):
+            call(one, *batch(seed)).backward()
+            tables(one).step()
+    expect_same(compiled, eager)
