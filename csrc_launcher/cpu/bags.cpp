@@ -15,6 +15,13 @@ Bags::Bags(const char* op, int64_t feature_count, int64_t batch_size, int64_t to
       !std::is_sorted(vbe_bag_offsets, vbe_bag_offsets + feature_count + 1)) {
     fail(op, ": vbe_bag_offsets must rise from 0 to the number of bags, ", total_bags);
   }
+  for (int64_t f = 0; f < feature_count; ++f) {
+    const int64_t bags = vbe_bag_offsets[f + 1] - vbe_bag_offsets[f];
+    if (bags > batch_size) {
+      fail(op, ": vbe_max_batch is ", batch_size, ", too few for the ", bags, " bags of feature ",
+           f);
+    }
+  }
 }
 
 int64_t Bags::feature_of(int64_t bag) const {

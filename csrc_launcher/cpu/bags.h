@@ -15,7 +15,8 @@ struct BagRange {
 // (VBE), those from vbe_bag_offsets[f] to vbe_bag_offsets[f + 1].
 class Bags {
  public:
-  // Throws Error when vbe_bag_offsets does not cover [0, total_bags) in order.
+  // Throws Error when vbe_bag_offsets does not cover [0, total_bags) in order, or gives a feature
+  // more bags than `batch_size`.
   Bags(const char* op, int64_t feature_count, int64_t batch_size, int64_t total_bags,
        const int64_t* vbe_bag_offsets);
 

@@ -11,6 +11,7 @@
 #include "cpu/element.h"
 #include "cpu/parallel.h"
 #include "cpu/row.h"
+#include "cpu/subnormals.h"
 
 namespace tbe_aot::cpu {
 namespace {
@@ -48,6 +49,7 @@ class Pooling {
         output_width_(layout.output_width()),
         output_numel_(output_numel) {
     check_features();
+    check_groups(layout);
   }
 
   void run() {
@@ -55,6 +57,7 @@ class Pooling {
         (request_.lookups / request_.total_bags + 1) * (output_width_ / features_count() + 1);
     parallel_for(0, request_.total_bags, std::max<int64_t>(1, kGrainElements / bag_elements),
                  [this](int64_t first, int64_t end) {
+                   const SubnormalsCount subnormals;
                    for (int64_t bag = first; bag < end; ++bag) {
                      if (!pool(bag)) refuse(bag);
                    }
@@ -68,17 +71,52 @@ class Pooling {
 
   int64_t features_count() const { return static_cast<int64_t>(features_.size()); }
 
+  // Written so that no number in `features`, however large, makes the sums wrap around.
   void check_features() const {
+    int64_t column = 0;
     for (const int64_t* feature : features_) {
       const int64_t rows = feature[kRows];
-      const int64_t last = rows == 0 ? 0 : (rows - 1) * feature[kRowPitch] + feature[kDim];
-      if (feature[kDim] < 1 || rows < 0 || feature[kRowPitch] < feature[kDim] ||
-          feature[kWeightOffset] < 0 || feature[kWeightOffset] + last > weights_numel_ ||
-          feature[kOutputColumn] < 0 || feature[kOutputColumn] + feature[kDim] > output_width_) {
+      const int64_t pitch = feature[kRowPitch];
+      const int64_t dim = feature[kDim];
+      const int64_t start = feature[kWeightOffset];
+      bool fits = dim >= 1 && dim <= output_width_ - column && feature[kOutputColumn] == column &&
+                  rows >= 0 && pitch >= dim && start >= 0 && start <= weights_numel_;
+      if (fits && rows > 0) {
+        const int64_t room = weights_numel_ - start;
+        fits = dim <= room && rows - 1 <= (room - dim) / pitch;
+      }
+      if (!fits) {
         fail(kOperator, ": features says that feature ", feature[kFeaturePosition], " has ", rows,
-             " rows of ", feature[kDim], " elements, ", feature[kRowPitch], " apart, from ",
-             feature[kWeightOffset], " on, and output column ", feature[kOutputColumn],
-             ": not within ", weights_numel_, " weights and ", output_width_, " columns");
+             " rows of ", dim, " elements, ", pitch, " apart, from ", start,
+             " on, and output column ", feature[kOutputColumn], ": not within ", weights_numel_,
+             " weights, or not columns ", column, " on of ", output_width_);
+      }
+      column += dim;
+    }
+    if (column != output_width_) {
+      fail(kOperator, ": layout says ", output_width_, " columns, features has ", column);
+    }
+  }
+
+  // What the kernels rely on: they read no column beyond the bucket, and 16 bytes at once from rows
+  // that are said to be aligned.
+  void check_groups(const Layout& layout) const {
+    constexpr int64_t kUnit = 16 / static_cast<int64_t>(sizeof(Weight));
+    const auto* feature = static_cast<const int64_t*>(request_.features);
+    for (size_t g = 0; g < layout.group_count(); ++g) {
+      const FeatureGroup group = layout.group(g);
+      for (int64_t i = 0; i < group.feature_count; ++i, feature += kFeatureColumns) {
+        if (feature[kDim] > group.bucket) {
+          fail(kOperator, ": layout puts feature ", feature[kFeaturePosition], " of ",
+               feature[kDim], " elements into bucket ", group.bucket);
+        }
+        if (group.aligned &&
+            (feature[kWeightOffset] % kUnit != 0 || feature[kRowPitch] % kUnit != 0)) {
+          fail(kOperator, ": layout says that feature ", feature[kFeaturePosition],
+               " is aligned, but its rows start at element ", feature[kWeightOffset], " and lie ",
+               feature[kRowPitch], " apart, expected multiples of ", kUnit,
+               "; metadata belongs to one weight dtype");
+        }
       }
     }
   }

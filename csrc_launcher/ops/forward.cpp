@@ -45,12 +45,14 @@ void forward(StableIValue* stack, uint64_t argument_count, uint64_t /*result_cou
   rules::accept_forward(in);
   const Layout layout(in.layout.values, static_cast<size_t>(in.layout.count));
 
-  // Offsets go up to N.
-  const bool narrow = in.indices.dtype == TensorDtype::k_int32 &&
+  const TensorInfo& where = in.weights;
+  // Offsets go up to N. The CPU looks at them, and must not see one beyond int32 wrap around.
+  const bool keep_offsets =
+      where.device_kind == DeviceKind::kCpu && in.offsets.dtype == TensorDtype::k_int64;
+  const bool narrow = in.indices.dtype == TensorDtype::k_int32 && !keep_offsets &&
                       in.indices.numel <= std::numeric_limits<int32_t>::max();
   const TensorDtype index_dtype = narrow ? TensorDtype::k_int32 : TensorDtype::k_int64;
   const TensorDtype output_dtype = to_tensor_dtype(in.output_dtype);
-  const TensorInfo& where = in.weights;
   StableTensor output = in.vbe ? empty_tensor({in.vbe_output_numel}, output_dtype,
                                               where.device_kind, where.device_index)
                                : empty_tensor({in.batch_size, in.output_width}, output_dtype,
