@@ -25,13 +25,13 @@ from .errors import BuildError
 from .files import readable_json, sha256_hex, write_if_changed
 from .jobs import Batch, make_batches
 from .ninja_file import Places, make_edges, ninja_file
+from .operators import OPERATORS_FILE, load_operators
 from .plan import Plan
 from .planner import make_plan
 from .progress import ProgressView
 from .spec import SPEC_FILE
 from .stages import ERROR_PREFIX, PROGRESS_VARIABLE
 
-OPERATORS_FILE = "operators.toml"
 POLL_SECONDS = 0.1
 
 
@@ -90,6 +90,9 @@ def build(
     )
     # The specs as given: messages name files the way the caller does.
     plan = make_plan(specs, profile, list(archs))
+    if (specs / OPERATORS_FILE).exists():
+        # Else a mistake there would show only when everything is compiled.
+        load_operators(specs)
     batches = list(make_batches(plan))
     with _locked(places, console) as lock:
         _forget_damaged(places, batches)

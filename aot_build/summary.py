@@ -81,6 +81,7 @@ def print_build(result: BuildResult, console: Console) -> None:
         f"{result.out}: {result.compiled} variants compiled, {result.cached} from the cache, "
         f"{result.seconds:.1f} s",
         soft_wrap=True,
+        markup=False,  # A folder may have brackets in its name.
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -18,11 +19,12 @@ from aot_build.build import BuildResult, build
 from aot_build.cache import CubinCache
 from aot_build.checksums import check_artifacts, compare
 from aot_build.compile import compile_batch
-from aot_build.errors import BuildError
+from aot_build.errors import BuildError, SpecError
 from aot_build.files import readable_json, write_atomically
 from aot_build.jobs import make_batches
 from aot_build.planner import make_plan
 from aot_build.progress_log import ProgressLog
+from aot_build.summary import print_build
 from tests.unit.aot_build.toy_specs import ARCHS, REPOSITORY, TOY, edit
 
 VARIANTS = 11
@@ -170,6 +172,25 @@ def test_profiles_and_archs(toy_build: BuildResult, tmp_path: Path, shared_cache
     assert unbuilt == ["scale__fp16_64_long"]
     assert all((variant["blob"] == -1) == (not variant["built"]) for variant in variants)
     assert check_artifacts(out).archs == ["sm90"]
+
+
+def test_folders_of_any_name(toy_build: BuildResult, tmp_path: Path, shared_cache: Path):
+    folder = tmp_path / "a $b c:d ü'[e]$"
+    copied = shutil.copytree(TOY, folder / "specs")
+    result = run(copied, folder / "out", shared_cache)
+    assert compare(toy_build.out, result.out) == []
+    shown = io.StringIO()
+    print_build(result, Console(file=shown, width=500))
+    assert f"{result.out}: 0 variants compiled" in shown.getvalue()
+
+
+def test_a_mistake_in_the_operators_is_found_before_anything_is_compiled(
+    specs: Path, tmp_path: Path
+):
+    (specs / "operators.toml").write_text("schema_version = 2\noperators = []\n")
+    with pytest.raises(SpecError, match="schema_version = 2"):
+        run(specs, tmp_path / "out", tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
 
 
 def test_failures_are_named_and_the_others_still_finish(
