@@ -136,7 +136,7 @@ def main() -> None:
     """Run a command and exit; a person's mistake is a message, not a traceback."""
     try:
         app()
-    except BuildError as error:
+    except (BuildError, OSError) as error:
         for line in str(error).splitlines():
             text = line if line.startswith(" ") else f"error: {line}"
             # Messages hold brackets, which are no markup.

@@ -130,6 +130,26 @@ def test_damaged_artifacts_are_made_again(copied_build, toy_build: BuildResult):
     assert compare(toy_build.out, out) == []
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["checksums.json"],
+        ["checksums.json", "sm90.pack", "plan.json"],
+        [".work/results/scale-sm90-000.json"],
+    ],
+)
+@pytest.mark.parametrize("size", [0, 10])
+def test_files_cut_short_by_a_power_failure_are_made_again(
+    copied_build, toy_build: BuildResult, names: list[str], size: int
+):
+    _, out, again = copied_build
+    for name in names:
+        (out / name).write_bytes((out / name).read_bytes()[:size])
+    assert again().compiled == 0
+    assert compare(toy_build.out, out) == []
+    check_artifacts(out)
+
+
 def test_a_lost_cache_is_filled_again(specs: Path, tmp_path: Path):
     cache = tmp_path / "cache"
     out = tmp_path / "out"
