@@ -63,7 +63,9 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text()):
+    for target, anchor in re.findall(
+        r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text()
+    ):
         linked = (page.parent / target).resolve() if target else page
         assert linked.exists(), f"{page.name} links to {target}"
         assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}#{anchor}"
