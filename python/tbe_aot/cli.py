@@ -10,7 +10,7 @@ from rich.table import Table
 
 from .inspection import build_info, read_manifest
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="What an installation holds.")
 
 
 @app.command()
