@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -132,8 +133,14 @@ def compare(
     _console().print("identical")
 
 
+def _end(number: int, _frame: object) -> None:
+    sys.exit(128 + number)
+
+
 def main() -> None:
     """Run a command and exit; a person's mistake is a message, not a traceback."""
+    # Asked to end, a build stops its compilers too, as when it is interrupted.
+    signal.signal(signal.SIGTERM, _end)
     try:
         app()
     except (BuildError, OSError) as error:

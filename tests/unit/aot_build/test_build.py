@@ -254,11 +254,9 @@ def test_a_crashing_compiler_costs_only_its_variant(
     assert "scale__fp32_64_long" in str(raised.value)
     assert "the compiler died (SIGABRT)" in str(raised.value)
     events = (tmp_path / "out" / ".work" / "progress").read_text().splitlines()
-    assert sorted(line for line in events if not line.startswith("failed")) == [
-        "cached fill",
-        "compiled scale__fp16_256_long",
-        "compiled scale__fp32_256_long",
-    ]
+    # Whether `fill` was in the shared cache depends on the tests before this one.
+    finished = sorted(line.split()[1] for line in events if not line.startswith("failed"))
+    assert finished == ["fill", "scale__fp16_256_long", "scale__fp32_256_long"]
 
 
 def test_a_kernel_that_cannot_be_imported(specs: Path, tmp_path: Path, shared_cache: Path):
@@ -305,7 +303,7 @@ def start(
     )
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_build_is_resumed(
     toy_build: BuildResult, specs: Path, tmp_path: Path, how: signal.Signals
 ):
