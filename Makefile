@@ -91,7 +91,7 @@ lint: $(VENV)/.dev ## what the commit hook and CI check
 	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files --show-diff-on-failure
 
 format: $(VENV)/.dev ## rewrite Python and C++ in the project's format
-	$(BIN)/ruff format
+	git ls-files '*.py' | xargs -r $(BIN)/ruff format
 	$(BIN)/ruff check --fix-only --quiet
 	git ls-files '*.h' '*.cpp' | grep -v /golden/ | xargs -r $(BIN)/clang-format -i
 

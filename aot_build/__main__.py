@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -132,11 +133,17 @@ def compare(
     _console().print("identical")
 
 
+def _end(number: int, _frame: object) -> None:
+    sys.exit(128 + number)
+
+
 def main() -> None:
     """Run a command and exit; a person's mistake is a message, not a traceback."""
+    # Asked to end, a build stops its compilers too, as when it is interrupted.
+    signal.signal(signal.SIGTERM, _end)
     try:
         app()
-    except BuildError as error:
+    except (BuildError, OSError) as error:
         for line in str(error).splitlines():
             text = line if line.startswith(" ") else f"error: {line}"
             # Messages hold brackets, which are no markup.

@@ -20,18 +20,18 @@ import ninja
 from rich.console import Console
 
 from .cache import CubinCache
-from .checksums import changed_files, read_checksums
+from .checksums import CHECKSUMS_FILE, artifact_hashes, changed_files, read_checksums
 from .errors import BuildError
 from .files import readable_json, sha256_hex, write_if_changed
 from .jobs import Batch, make_batches
 from .ninja_file import Places, make_edges, ninja_file
+from .operators import OPERATORS_FILE, load_operators
 from .plan import Plan
 from .planner import make_plan
 from .progress import ProgressView
 from .spec import SPEC_FILE
 from .stages import ERROR_PREFIX, PROGRESS_VARIABLE
 
-OPERATORS_FILE = "operators.toml"
 POLL_SECONDS = 0.1
 
 
@@ -90,6 +90,9 @@ def build(
     )
     # The specs as given: messages name files the way the caller does.
     plan = make_plan(specs, profile, list(archs))
+    if (specs / OPERATORS_FILE).exists():
+        # Else a mistake there would show only when everything is compiled.
+        load_operators(specs)
     batches = list(make_batches(plan))
     with _locked(places, console) as lock:
         _forget_damaged(places, batches)
@@ -129,7 +132,12 @@ def _forget_damaged(places: Places, batches: Sequence[Batch]) -> None:
             pack.unlink()
             places.checksums.unlink(missing_ok=True)
     if places.checksums.exists():
-        for name in changed_files(places.out, read_checksums(places.out)):
+        try:
+            changed = changed_files(places.out, read_checksums(places.out))
+        except BuildError:
+            # The checksums themselves are damaged: nothing vouches for the other files.
+            changed = [CHECKSUMS_FILE, *artifact_hashes(places.out)]
+        for name in changed:
             (places.out / name).unlink(missing_ok=True)
             places.checksums.unlink(missing_ok=True)
             if Path(name).parent == Path("generated"):
@@ -138,8 +146,12 @@ def _forget_damaged(places: Places, batches: Sequence[Batch]) -> None:
     for batch in batches:
         results = places.results(batch)
         if results.exists():
-            records = json.loads(results.read_bytes())["records"].values()
-            hashes = {record["cubin_sha256"] for record in records}
+            try:
+                records = json.loads(results.read_bytes())["records"].values()
+                hashes = {record["cubin_sha256"] for record in records}
+            except ValueError:
+                results.unlink()
+                continue
             if not all(cubins.cubin_path(sha256).exists() for sha256 in hashes):
                 results.unlink()
 

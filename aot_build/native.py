@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ninja
-from ninja.ninja_syntax import escape, escape_path
+from ninja.ninja_syntax import escape
 
 from .errors import BuildError
 from .files import write_if_changed
+from .ninja_file import escape_path
 
 SOURCE_DIR = Path(__file__).resolve().parent.parent / "csrc_launcher"
 LIBRARY = "libtbe_aot.so"

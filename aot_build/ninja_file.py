@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ninja.ninja_syntax import escape, escape_path
+from ninja.ninja_syntax import escape
 
 from .archs import ARCHS
 from .checksums import CHECKSUMS_FILE, WORK_FOLDER
@@ -23,6 +23,11 @@ rule stage
   description = $stage
   restat = 1
 """
+
+
+def escape_path(path: str) -> str:
+    """A path as ninja reads it; the package's own function forgets dollar signs."""
+    return escape(path).replace(" ", "$ ").replace(":", "$:")
 
 
 @dataclass(frozen=True)

@@ -396,6 +396,8 @@ def load_operators(specs_dir: Path) -> Operators:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SpecError([Problem(str(path), "file", None, "does not exist")]) from None
+    except UnicodeDecodeError as error:
+        raise SpecError([Problem(str(path), "UTF-8", None, str(error))]) from None
     except tomllib.TOMLDecodeError as error:
         raise SpecError([Problem(str(path), "TOML", None, str(error))]) from None
     try:

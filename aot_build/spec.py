@@ -6,6 +6,7 @@ the compiled code (row loads, budgets). What a key means stands in docs/specs.md
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from .archs import ARCHS
 from .conditions import AxisValue, Value, When
 from .errors import Problem, SpecError, collecting, format_names, format_value
+from .kernel_source import KERNEL_FILE
 from .spec_check import check_spec
 
 if sys.version_info >= (3, 11):
@@ -25,6 +27,8 @@ else:
     import tomli as tomllib
 
 SPEC_FILE = "spec.toml"
+# Far beyond what can be compiled: more is a mistake, and planning would run out of memory.
+MOST_CELLS = 100_000
 IDENTIFIER = r"^[a-z][a-z0-9_]*$"
 CONSTANT = r"^[A-Z][A-Z0-9_]*$"
 
@@ -255,12 +259,18 @@ def load_spec(folder: Path) -> Spec:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SpecError([Problem(str(path), "file", None, "does not exist")]) from None
+    except UnicodeDecodeError as error:
+        raise SpecError([Problem(str(path), "UTF-8", None, str(error))]) from None
     except tomllib.TOMLDecodeError as error:
         raise SpecError([Problem(str(path), "TOML", None, str(error))]) from None
     try:
         spec = Spec.model_validate(document)
     except ValidationError as error:
         raise SpecError(problems_of(str(path), document, error)) from None
+    cells = math.prod(len(axis.values) for axis in spec.axes.values())
+    if cells > MOST_CELLS:
+        allowed = f"at most {MOST_CELLS}"
+        raise SpecError([Problem(str(path), "axes", None, f"{cells} cells", allowed)])
     check_spec(spec, folder)
     return spec
 
@@ -273,7 +283,11 @@ def load_specs(specs_dir: Path) -> dict[str, Spec]:
             [Problem(str(specs_dir), f"*/{SPEC_FILE}", None, "no kernel spec in this folder")]
         )
     specs = {}
-    problems: list[Problem] = []
+    problems = [
+        Problem(str(path.parent / SPEC_FILE), "file", None, "does not exist")
+        for path in sorted(specs_dir.glob(f"*/{KERNEL_FILE}"))
+        if path.parent not in folders
+    ]
     for folder in folders:
         with collecting(problems):
             specs[folder.name] = load_spec(folder)

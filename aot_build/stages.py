@@ -116,7 +116,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("inputs", nargs="*", type=Path)
     try:
         stage.run(parser.parse_args(arguments[1:]))
-    except BuildError as error:
+    except (BuildError, OSError) as error:
         for line in str(error).splitlines():
             print(line if line.startswith(" ") else f"{ERROR_PREFIX}{line}", file=sys.stderr)  # noqa: T201
         return 1

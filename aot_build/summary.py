@@ -62,12 +62,12 @@ def print_build(result: BuildResult, console: Console) -> None:
     """What was built, how big it is, and the variants that need most registers."""
     manifest = json.loads((result.out / "manifest.json").read_bytes())
     packs = Table(title=f"profile {manifest['profile']}, build {manifest['build_id'][:16]}")
-    for column in ("arch", "variants", "distinct cubins", "pack MB"):
+    for column in ("arch", "variants", "unique cubins", "pack MiB"):
         packs.add_column(column, justify="left" if column == "arch" else "right")
     built = [variant for variant in _variants(manifest) if variant["built"]]
     for arch, entry in manifest["archs"].items():
         variants = sum(variant["arch"] == arch for variant in built)
-        size = f"{entry['file_size'] / 1e6:.2f}"
+        size = f"{entry['file_size'] / 2**20:.2f}"
         packs.add_row(arch, str(variants), str(entry["blob_count"]), size)
     largest = Table(title="most registers")
     for column in ("variant", "arch", "registers", "spilled bytes", "cubin bytes"):
@@ -81,6 +81,7 @@ def print_build(result: BuildResult, console: Console) -> None:
         f"{result.out}: {result.compiled} variants compiled, {result.cached} from the cache, "
         f"{result.seconds:.1f} s",
         soft_wrap=True,
+        markup=False,  # A folder may have brackets in its name.
     )
 
 

@@ -36,7 +36,8 @@ def make(folder: Path, wheel: Path, torch: str) -> None:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         _pip(folder, "install", torch)
         stamp.write_text(wanted)
-    _pip(folder, "uninstall", "--yes", "tbe-aot")
+    elif any(folder.glob("lib/python*/site-packages/tbe_aot-*")):
+        _pip(folder, "uninstall", "--yes", "tbe-aot")
     _pip(folder, "install", str(wheel))
 
 

@@ -54,7 +54,8 @@ def built_table(manifest: dict[str, Any]) -> Table:
 def largest_table(manifest: dict[str, Any], count: int | None = None) -> Table:
     """The variants with the most registers first; all of them without ``count``."""
     columns = ("registers", "spilled", "stack", "shared", "warps", "loads by bytes", "KiB")
-    table = _table("Variants by registers", "variant", "arch", *columns, left=2)
+    title = f"The {count} variants with the most registers" if count else "Variants by registers"
+    table = _table(title, "variant", "arch", *columns, left=2)
     variants = sorted(
         built_variants(manifest), key=lambda v: (-v["registers"], v["name"], v["arch"])
     )

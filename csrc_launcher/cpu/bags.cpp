@@ -14,6 +14,13 @@ Bags::Bags(const char* op, int64_t feature_count, int64_t batch_size, int64_t to
       !std::is_sorted(vbe_bag_offsets, vbe_bag_offsets + feature_count + 1)) {
     fail(op, ": vbe_bag_offsets must rise from 0 to the number of bags, ", total_bags);
   }
+  for (int64_t f = 0; f < feature_count; ++f) {
+    const int64_t bags = vbe_bag_offsets[f + 1] - vbe_bag_offsets[f];
+    if (bags > batch_size) {
+      fail(op, ": vbe_max_batch is ", batch_size, ", too few for the ", bags, " bags of feature ",
+           f);
+    }
+  }
 }
 
 int64_t Bags::feature_of(int64_t bag) const {
@@ -22,17 +29,54 @@ int64_t Bags::feature_of(int64_t bag) const {
   return std::upper_bound(vbe_bag_offsets_, end, bag) - vbe_bag_offsets_ - 1;
 }
 
-void check_feature(const char* op, const int64_t* feature, const Layout& layout) {
-  const int64_t rows = feature[kRows];
-  const int64_t last = rows == 0 ? 0 : (rows - 1) * feature[kRowPitch] + feature[kDim];
-  if (feature[kDim] < 1 || rows < 0 || feature[kRowPitch] < feature[kDim] ||
-      feature[kWeightOffset] < 0 || feature[kWeightOffset] + last > layout.weights_numel() ||
-      feature[kOutputColumn] < 0 ||
-      feature[kOutputColumn] + feature[kDim] > layout.output_width()) {
-    fail(op, ": features says that feature ", feature[kFeaturePosition], " has ", rows, " rows of ",
-         feature[kDim], " elements, ", feature[kRowPitch], " apart, from ", feature[kWeightOffset],
-         " on, and output column ", feature[kOutputColumn], ": not within ", layout.weights_numel(),
-         " weights and ", layout.output_width(), " columns");
+// Written so that no number in `features`, however large, makes the sums wrap around.
+void check_features(const char* op, const std::vector<const int64_t*>& features,
+                    const Layout& layout) {
+  const int64_t weights_numel = layout.weights_numel();
+  const int64_t output_width = layout.output_width();
+  int64_t column = 0;
+  for (const int64_t* feature : features) {
+    const int64_t rows = feature[kRows];
+    const int64_t pitch = feature[kRowPitch];
+    const int64_t dim = feature[kDim];
+    const int64_t start = feature[kWeightOffset];
+    bool fits = dim >= 1 && dim <= output_width - column && feature[kOutputColumn] == column &&
+                rows >= 0 && pitch >= dim && start >= 0 && start <= weights_numel;
+    if (fits && rows > 0) {
+      const int64_t room = weights_numel - start;
+      fits = dim <= room && rows - 1 <= (room - dim) / pitch;
+    }
+    if (!fits) {
+      fail(op, ": features says that feature ", feature[kFeaturePosition], " has ", rows,
+           " rows of ", dim, " elements, ", pitch, " apart, from ", start,
+           " on, and output column ", feature[kOutputColumn], ": not within ", weights_numel,
+           " weights, or not columns ", column, " on of ", output_width);
+    }
+    column += dim;
+  }
+  if (column != output_width) {
+    fail(op, ": layout says ", output_width, " columns, features has ", column);
+  }
+}
+
+void check_groups(const char* op, const int64_t* features, const Layout& layout,
+                  int64_t element_size) {
+  const int64_t unit = 16 / element_size;
+  const int64_t* feature = features;
+  for (size_t g = 0; g < layout.group_count(); ++g) {
+    const FeatureGroup group = layout.group(g);
+    for (int64_t i = 0; i < group.feature_count; ++i, feature += kFeatureColumns) {
+      if (feature[kDim] > group.bucket) {
+        fail(op, ": layout puts feature ", feature[kFeaturePosition], " of ", feature[kDim],
+             " elements into bucket ", group.bucket);
+      }
+      if (group.aligned && (feature[kWeightOffset] % unit != 0 || feature[kRowPitch] % unit != 0)) {
+        fail(op, ": layout says that feature ", feature[kFeaturePosition],
+             " is aligned, but its rows start at element ", feature[kWeightOffset], " and lie ",
+             feature[kRowPitch], " apart, expected multiples of ", unit,
+             "; metadata belongs to one weight dtype");
+      }
+    }
   }
 }
 

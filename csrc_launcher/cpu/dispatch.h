@@ -1,10 +1,15 @@
 // From a dtype known at run time to a type.
 #pragma once
 
+#include <cstdint>
+
 #include "core/planner.h"
 #include "cpu/element.h"
 
 namespace tbe_aot::cpu {
+
+// Bytes of an element.
+constexpr int64_t element_size(Dtype dtype) { return dtype == Dtype::kFloat32 ? 4 : 2; }
 
 // Calls `body` with a value of the element type.
 template <typename Body>

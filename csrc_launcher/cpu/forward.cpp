@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cpu/dispatch.h"
 #include "cpu/element.h"
 #include "cpu/lookups.h"
 #include "cpu/parallel.h"
@@ -33,6 +34,7 @@ void prefetch_row(const Weight* table, int64_t offset, int64_t columns) {
 LookupArguments lookup_arguments(const ForwardRequest& request) {
   LookupArguments in;
   in.index_width = request.index_width;
+  in.element_size = element_size(request.weight_dtype);
   in.features = request.features;
   in.indices = request.indices;
   in.offsets = request.offsets;

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kGrainLookups = 8192;
 
 // Rows are summed by their global number: two features either share a table or have no row in
-// common.
+// common. Written so that no number in `features` makes a sum wrap around.
 void check_global_rows(const char* op, std::vector<const int64_t*> features, int64_t total_rows) {
   std::sort(features.begin(), features.end(), [](const int64_t* a, const int64_t* b) {
     return std::pair(a[kFirstGlobalRow], a[kRows]) < std::pair(b[kFirstGlobalRow], b[kRows]);
@@ -28,10 +28,10 @@ void check_global_rows(const char* op, std::vector<const int64_t*> features, int
         std::equal(feature + kWeightOffset, feature + kOutputColumn, before + kWeightOffset) &&
         first == before[kFirstGlobalRow];
     const int64_t free = before == nullptr ? 0 : before[kFirstGlobalRow] + before[kRows];
-    if (!same && (first < free || first + feature[kRows] > total_rows)) {
-      fail(op, ": features says that feature ", feature[kFeaturePosition], " has the global rows ",
-           first, " to ", first + feature[kRows] - 1,
-           ", expected those of another feature with the same table, or within ", free, " to ",
+    if (!same && (first < free || first > total_rows || feature[kRows] > total_rows - first)) {
+      fail(op, ": features says that feature ", feature[kFeaturePosition], " has ", feature[kRows],
+           " global rows from ", first,
+           " on, expected those of another feature with the same table, or within ", free, " to ",
            total_rows - 1);
     }
     before = feature;

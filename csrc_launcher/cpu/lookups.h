@@ -17,6 +17,7 @@ namespace tbe_aot::cpu {
 // Pointers and sizes as the operators describe them.
 struct LookupArguments {
   int32_t index_width = 64;  // Of indices and offsets.
+  int64_t element_size = 4;  // Bytes of a weight.
   const void* features = nullptr;
   const void* indices = nullptr;
   const void* offsets = nullptr;
@@ -38,8 +39,8 @@ struct Bag {
 template <typename Index>
 class Lookups {
  public:
-  // Throws Error when the features do not fit the layout; `output_numel` bounds the 1-D output of a
-  // variable batch.
+  // Throws Error when the features do not fit the weights or the layout; `output_numel` bounds the
+  // 1-D output of a variable batch.
   Lookups(const char* op, const LookupArguments& in, const Layout& layout, int64_t output_numel)
       : op_(op),
         in_(in),
@@ -49,7 +50,8 @@ class Lookups {
                                        layout.feature_count())),
         output_width_(layout.output_width()),
         output_numel_(output_numel) {
-    for (const int64_t* feature : features_) check_feature(op, feature, layout);
+    check_features(op, features_, layout);
+    check_groups(op, static_cast<const int64_t*>(in.features), layout, in.element_size);
   }
 
   int64_t feature_count() const { return static_cast<int64_t>(features_.size()); }

@@ -7,14 +7,17 @@
 #include <cstdint>
 
 #include "core/error.h"
+#include "cpu/subnormals.h"
 
 namespace tbe_aot::cpu {
 
 // Calls `body(begin, end)` on disjoint ranges that cover [begin, end), of at least `grain` elements
-// where there are as many. `body` must not throw: it runs behind a C interface.
+// where there are as many. `body` must not throw: it runs behind a C interface. Subnormal numbers
+// count in it.
 template <typename Body>
 void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
   auto trampoline = [](int64_t first, int64_t last, void* context) {
+    const SubnormalsCount subnormals;
     (*static_cast<const Body*>(context))(first, last);
   };
   void* context = const_cast<void*>(static_cast<const void*>(&body));

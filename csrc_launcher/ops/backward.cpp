@@ -1,10 +1,11 @@
 #include "ops/backward.h"
 
-#include <limits>
 #include <utility>
 
 #include "core/layout.h"
 #include "cpu/backward.h"
+#include "cpu/dispatch.h"
+#include "cpu/subnormals.h"
 #include "operator_rules.h"
 #include "ops/request.h"
 #include "ops/stable_tensor.h"
@@ -77,17 +78,15 @@ struct Positions {
 template <typename Arguments>
 void describe(BoxedArguments& boxed, const Positions& at, const Arguments& in,
               cpu::GradientRequest& request) {
-  // Offsets go up to N.
-  const bool narrow = in.indices.dtype == TensorDtype::k_int32 &&
-                      in.indices.numel <= std::numeric_limits<int32_t>::max();
-  const TensorDtype index_dtype = narrow ? TensorDtype::k_int32 : TensorDtype::k_int64;
+  const TensorDtype index_dtype = lookup_dtype(in.indices, in.offsets);
   request.gradient_dtype = to_planner(in.grad_output.dtype);
   request.weight_dtype = to_planner(in.weights.dtype);
   request.mean = in.pooling == "mean";
   request.gradient = dense_data(boxed.tensor(at.grad_output), in.grad_output, in.grad_output.dtype);
   request.gradient_numel = in.grad_output.numel;
   cpu::LookupArguments& lookups = request.lookups;
-  lookups.index_width = narrow ? 32 : 64;
+  lookups.index_width = index_dtype == TensorDtype::k_int32 ? 32 : 64;
+  lookups.element_size = cpu::element_size(request.weight_dtype);
   lookups.features = boxed.tensor(at.features).data();
   lookups.indices = dense_data(boxed.tensor(at.indices), in.indices, index_dtype);
   lookups.offsets = dense_data(boxed.tensor(at.offsets), in.offsets, index_dtype);
@@ -114,6 +113,8 @@ void backward_update(StableIValue* stack, uint64_t argument_count, uint64_t /*re
   rules::accept_backward_update(in);
   const Layout layout(in.layout.values, static_cast<size_t>(in.layout.count));
 
+  // In the numbers of the optimizer, too.
+  const cpu::SubnormalsCount subnormals;
   cpu::UpdateRequest request;
   describe(boxed,
            {rules::kBackwardUpdateGradOutput, rules::kBackwardUpdateFeatures,

@@ -105,14 +105,17 @@ void check_bounds(StableIValue* stack, uint64_t argument_count, uint64_t /*resul
          ": bounds_mode 'fatal' waits for the device, which a CUDA graph capture forbids; ",
          "use 'warning' or 'ignore' while capturing");
   }
-  StableTensor checked_indices = empty_tensor({in.indices.numel}, dtype, kind, device);
-  StableTensor checked_offsets = empty_tensor({in.offsets.numel}, dtype, kind, device);
+  // Checked in the wider dtype of the two: an offset beyond int32 must not wrap around into bounds.
+  // What passes the check fits the indices' dtype.
+  const TensorDtype wide = in.offsets.dtype == TensorDtype::k_int64 ? in.offsets.dtype : dtype;
+  StableTensor checked_indices = empty_tensor({in.indices.numel}, wide, kind, device);
+  StableTensor checked_offsets = empty_tensor({in.offsets.numel}, wide, kind, device);
   const StableTensor report = empty_tensor({kReportSize}, TensorDtype::k_int64, kind, device);
 
   CheckBoundsRequest request;
-  request.index_width = dtype == TensorDtype::k_int32 ? 32 : 64;
-  request.indices = dense_data(indices, in.indices, dtype);
-  request.offsets = dense_data(offsets, in.offsets, dtype);
+  request.index_width = wide == TensorDtype::k_int32 ? 32 : 64;
+  request.indices = dense_data(indices, in.indices, wide);
+  request.offsets = dense_data(offsets, in.offsets, wide);
   request.features = features.data();
   request.vbe_bag_offsets = in.vbe ? vbe_bag_offsets.data() : nullptr;
   request.indices_out = checked_indices.mutable_data();
@@ -137,8 +140,8 @@ void check_bounds(StableIValue* stack, uint64_t argument_count, uint64_t /*resul
   if (fatal && (verdict[kFirstBadOffset] != 0 || verdict[kFirstInvalidIndex] != 0)) {
     refuse(in, verdict, indices, offsets, checked_offsets, features, vbe_bag_offsets);
   }
-  return_tensor(&stack[0], std::move(checked_indices));
-  return_tensor(&stack[1], std::move(checked_offsets));
+  return_tensor(&stack[0], checked_indices.dense(dtype));
+  return_tensor(&stack[1], checked_offsets.dense(dtype));
 }
 
 }  // namespace tbe_aot

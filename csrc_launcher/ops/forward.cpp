@@ -1,6 +1,5 @@
 #include "ops/forward.h"
 
-#include <limits>
 #include <utility>
 
 #include "core/launcher.h"
@@ -45,12 +44,9 @@ void forward(StableIValue* stack, uint64_t argument_count, uint64_t /*result_cou
   rules::accept_forward(in);
   const Layout layout(in.layout.values, static_cast<size_t>(in.layout.count));
 
-  // Offsets go up to N.
-  const bool narrow = in.indices.dtype == TensorDtype::k_int32 &&
-                      in.indices.numel <= std::numeric_limits<int32_t>::max();
-  const TensorDtype index_dtype = narrow ? TensorDtype::k_int32 : TensorDtype::k_int64;
-  const TensorDtype output_dtype = to_tensor_dtype(in.output_dtype);
   const TensorInfo& where = in.weights;
+  const TensorDtype index_dtype = lookup_dtype(in.indices, in.offsets);
+  const TensorDtype output_dtype = to_tensor_dtype(in.output_dtype);
   StableTensor output = in.vbe ? empty_tensor({in.vbe_output_numel}, output_dtype,
                                               where.device_kind, where.device_index)
                                : empty_tensor({in.batch_size, in.output_width}, output_dtype,
@@ -64,7 +60,7 @@ void forward(StableIValue* stack, uint64_t argument_count, uint64_t /*result_cou
   ForwardRequest request;
   request.weight_dtype = to_planner(in.weights.dtype);
   request.output_dtype = to_planner(output_dtype);
-  request.index_width = narrow ? 32 : 64;
+  request.index_width = index_dtype == TensorDtype::k_int32 ? 32 : 64;
   request.mean = in.pooling == "mean";
   request.output = output.mutable_data();
   request.weights = boxed.tensor(rules::kForwardWeights).data();

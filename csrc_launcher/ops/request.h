@@ -1,6 +1,8 @@
 // From an operator's arguments to what the planner asks for.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "core/planner.h"
@@ -26,6 +28,16 @@ inline TensorDtype to_tensor_dtype(std::string_view name) {
   if (name == dtype_name(TensorDtype::k_float16)) return TensorDtype::k_float16;
   if (name == dtype_name(TensorDtype::k_bfloat16)) return TensorDtype::k_bfloat16;
   return TensorDtype::k_float32;
+}
+
+// What indices and offsets are read as: the indices' dtype, or int64. Offsets go up to N. The CPU
+// looks at them, and must not see one beyond int32 wrap around.
+inline TensorDtype lookup_dtype(const TensorInfo& indices, const TensorInfo& offsets) {
+  const bool keep_offsets =
+      offsets.device_kind == DeviceKind::kCpu && offsets.dtype == TensorDtype::k_int64;
+  const bool narrow = indices.dtype == TensorDtype::k_int32 && !keep_offsets &&
+                      indices.numel <= std::numeric_limits<int32_t>::max();
+  return narrow ? TensorDtype::k_int32 : TensorDtype::k_int64;
 }
 
 // The address of the elements, dense and of `dtype`; replaces `tensor` by a copy where it is not.

@@ -12,7 +12,7 @@ import triton.language as tl
 def load_feature(features, slot, UNIT: tl.constexpr):
     """(feature, weight_offset, row_pitch, dim, output_column) of one row of the feature table.
 
-    UNIT elements divide everything but the feature in an aligned launch. Saying so here, on loaded values, is what
+    UNIT elements divide weight_offset and row_pitch in an aligned launch. Saying so here, on loaded values, is what
     widens the row loads: the same hint on a kernel argument is dropped by the compiler.
     """
     entry = features + slot * 8

@@ -44,7 +44,7 @@ def forward_kernel(
     UNROLL: tl.constexpr,
     EVICTION: tl.constexpr,
 ):
-    # 16 bytes in elements: what an aligned launch promises of offsets, pitch, dim, columns and positions.
+    # 16 bytes in elements: where an aligned launch promises that rows of the weights start.
     UNIT: tl.constexpr = (4 if WEIGHT_DTYPE == "fp32" else 8) if ALIGNED else 1
     ACCUMULATOR: tl.constexpr = tl.float64 if WEIGHT_DTYPE == "fp32" else tl.float32
     SLOTS: tl.constexpr = BAGS * ROWS

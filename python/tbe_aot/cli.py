@@ -8,9 +8,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from . import __version__
 from .inspection import build_info, read_manifest
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="What an installation holds.")
 
 
 @app.command()
@@ -18,6 +19,7 @@ def info() -> None:
     """Show the build: identity, profile, and per arch the kernels it holds."""
     build = build_info()
     console = Console()
+    console.print(f"tbe-aot {__version__}", highlight=False)
     console.print(f"build {build.build_id[:16]}, profile {build.profile}", highlight=False)
     console.print(f"kernels {', '.join(build.kernels)}", highlight=False)
     table = Table("arch", "variants", "cubins", "pack MiB")

@@ -57,8 +57,16 @@ class BuildInfo:
 
 
 def read_manifest() -> dict[str, Any]:
-    """The manifest beside the library, as data."""
-    manifest: dict[str, Any] = json.loads((FOLDER / "manifest.json").read_text(encoding="utf-8"))
+    """The manifest beside the library, as data.
+
+    Raises:
+        RuntimeError: it is missing or damaged.
+    """
+    path = FOLDER / "manifest.json"
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RuntimeError(f"{path} cannot be read ({error}); reinstall tbe-aot") from error
     return manifest
 
 

@@ -1,7 +1,7 @@
 """A module around the operators: tables, metadata, bounds check, lookup and training in one place."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -83,9 +83,9 @@ class TableBatchedEmbeddingBags(nn.Module):
 
     def __init__(
         self,
-        tables: Sequence[TableSpec],
+        tables: Iterable[TableSpec],
         *,
-        feature_tables: Sequence[str] | None = None,
+        feature_tables: Iterable[str] | None = None,
         weights_dtype: torch.dtype = torch.float32,
         output_dtype: torch.dtype = torch.float32,
         pooling: str = "sum",
@@ -100,8 +100,10 @@ class TableBatchedEmbeddingBags(nn.Module):
         _expect("pooling", pooling, POOLINGS)
         _expect("bounds_check", bounds_check, BOUNDS_CHECKS)
         _expect("output_dtype", output_dtype, OUTPUT_DTYPES)
-        self.table_specs = tuple(tables)
-        self.feature_tables = tuple(feature_tables or [table.name for table in tables])
+        tables = tuple(tables)
+        feature_tables = None if feature_tables is None else tuple(feature_tables)
+        self.table_specs = tables
+        self.feature_tables = feature_tables or tuple(table.name for table in tables)
         self.output_dtype = output_dtype
         self.output_dtype_name = dtype_name(output_dtype)
         self.pooling = pooling

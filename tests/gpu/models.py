@@ -1,4 +1,4 @@
-"""A model around a lookup, compiled in one process (``compile FOLDER``) and run in another without triton (``run FOLDER``).
+"""A model around a lookup, compiled in one process (``compile FOLDER``) and run in others without triton (``run FOLDER NAME``).
 
 Inductor needs triton to compile; what it leaves behind must not. Run as a program.
 """
@@ -54,6 +54,14 @@ class Model(torch.nn.Module):
         return torch.relu(pooled) * 2.0 + 1.0
 
 
+class Plain(torch.nn.Module):
+    """The pointwise work alone."""
+
+    def forward(self, pooled: torch.Tensor) -> torch.Tensor:
+        """Of any shape."""
+        return torch.relu(pooled) * 2.0 + 1.0
+
+
 def make(device: torch.device) -> tuple[Model, list[tuple[torch.Tensor, torch.Tensor]]]:
     """The model and its inputs."""
     tables = make_tables([500] * len(DIMS), DIMS, torch.bfloat16, device)
@@ -96,6 +104,8 @@ def compile_models(folder: Path) -> dict[str, str]:
     def export() -> torch.export.ExportedProgram:
         return torch.export.export(model, inputs[0], dynamic_shapes=dynamic)
 
+    plain = torch.export.export(Plain(), (torch.ones(8, 8, device="cuda"),))
+    torch._inductor.aoti_compile_and_package(plain, package_path=str(folder / "plain.pt2"))
     return outcomes(
         {
             "compile": lambda: compare(torch.compile(model, fullgraph=True, dynamic=True), numbers),
@@ -108,29 +118,25 @@ def compile_models(folder: Path) -> dict[str, str]:
     )
 
 
-def run_models(folder: Path) -> dict[str, str]:
-    """Load each artifact and compare."""
+def run_model(folder: Path, name: str) -> dict[str, str]:
+    """Load one artifact and compare."""
     numbers = torch.load(folder / "numbers.pt", map_location="cuda")
-
-    def load_package() -> Any:
-        return torch._inductor.aoti_load_package(str(folder / "package.pt2"))
-
-    return outcomes(
-        {
-            "export": lambda: compare(torch.export.load(folder / "exported.pt2").module(), numbers),
-            "package": lambda: compare(load_package(), numbers),
-            "script": lambda: compare(
-                torch.jit.load(str(folder / "script.pt"), map_location="cuda"), numbers
-            ),
-        }
-    )
+    load = {
+        "export": lambda: torch.export.load(folder / "exported.pt2").module(),
+        "package": lambda: torch._inductor.aoti_load_package(str(folder / "package.pt2")),
+        "script": lambda: torch.jit.load(str(folder / "script.pt"), map_location="cuda"),
+    }[name]
+    return outcomes({name: lambda: compare(load(), numbers)})
 
 
 def main() -> None:
     """Print a line of JSON: what each model ended with."""
-    action = {"compile": compile_models, "run": run_models}[sys.argv[1]]
+    folder = Path(sys.argv[2])
     with torch.no_grad():
-        print(json.dumps(action(Path(sys.argv[2]))))
+        ended = (
+            compile_models(folder) if sys.argv[1] == "compile" else run_model(folder, sys.argv[3])
+        )
+    print(json.dumps(ended))
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 from importlib.machinery import PathFinder
 
 import pytest
 
-from tests.gpu.processes import run_program
+from tests.gpu.processes import run_program, start_program
 
 pytestmark = pytest.mark.slow
 
@@ -27,18 +28,19 @@ def compiled(folder):
     return json.loads(output.splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def loaded(folder, compiled):
-    """Name -> how loading and running without triton ended."""
-    output = run_program("models", "run", str(folder), CUDA_DISABLE_PTX_JIT="1")
-    return json.loads(output.splitlines()[-1])
-
-
 @pytest.mark.parametrize("name", ["compile", "export", "package", "script"])
 def test_compiles(name, compiled):
     assert compiled[name] == "right", compiled[name]
 
 
 @pytest.mark.parametrize("name", ["export", "package", "script"])
-def test_runs_without_triton(name, loaded):
-    assert loaded[name] == "right", loaded[name]
+def test_runs_without_triton(name, folder, compiled):
+    if name == "package":
+        # A package of a pointwise model, loaded without tbe_aot: what this says of torch is not said of us.
+        plain = start_program("plain_package", str(folder), CUDA_DISABLE_PTX_JIT="1")
+        if plain.returncode == -signal.SIGSEGV:
+            pytest.skip("this torch crashes while it loads any AOTInductor package for CUDA")
+        assert plain.returncode == 0, plain.stdout + plain.stderr
+    output = run_program("models", "run", str(folder), name, CUDA_DISABLE_PTX_JIT="1")
+    ended = json.loads(output.splitlines()[-1])
+    assert ended == {name: "right"}, ended[name]

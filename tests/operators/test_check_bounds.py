@@ -85,6 +85,25 @@ def test_none_copies_without_looking():
     assert same[1].dtype == torch.int64
 
 
+@pytest.mark.parametrize("mode", ["ignore", "warning"])
+@pytest.mark.parametrize(
+    ("offsets", "repaired"),
+    [
+        ([0, 1, 2**32 + 2, 3, 4], [0, 1, 4, 4, 4]),
+        ([2**63 - 1] * 5, [4] * 5),
+        ([-(2**63), -(2**32), 2, 3, 4], [0, 0, 2, 3, 4]),
+    ],
+)
+def test_offsets_beyond_int32_are_bad_with_int32_indices(offsets, repaired, mode):
+    lookup = make_lookup([4, 4], [5, 5], [1, 1, 1, 1], index_dtype=torch.int32)
+    indices, checked = run(lookup, lookup.indices, torch.tensor(offsets), mode)
+    assert checked.tolist() == repaired
+    assert torch.equal(indices, lookup.indices)
+    assert indices.dtype == checked.dtype == torch.int32
+    with pytest.raises(RuntimeError, match=r"offsets\[\d\] is -?\d{10,}, expected"):
+        run(lookup, lookup.indices, torch.tensor(offsets), "fatal")
+
+
 def test_strided_inputs():
     lookup = make_lookup([4], [10], [2, 1])
     indices = torch.tensor([[1, 0], [20, 0], [3, 0]])[:, 0]

@@ -49,8 +49,29 @@ def test_the_tables_of_arguments_are_those_of_the_description():
         assert table in text, f"docs/operators.md lacks this table:\n{table}"
 
 
-def test_links_lead_somewhere():
-    for page in ("tutorial.md", "operators.md"):
-        text = (ROOT / "docs" / page).read_text()
-        for target in re.findall(r"\]\(([^)#]+)\)", text):
-            assert (ROOT / "docs" / target).exists(), f"{page} links to {target}"
+PAGES = [
+    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / page for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "wheels/README.md")),
+]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target, anchor in re.findall(
+        r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text()
+    ):
+        linked = (page.parent / target).resolve() if target else page
+        assert linked.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}#{anchor}"
+
+
+def test_every_page_is_listed():
+    index = (ROOT / "docs" / "README.md").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name == "README.md" or f"({page.name})" in index

@@ -189,9 +189,12 @@ def test_an_index_out_of_bounds_is_an_error_on_the_cpu():
             lookup.with_(indices=indices).forward()
 
 
-@pytest.mark.parametrize("offsets", [[0, 3, 2, 3, 4], [-1, 1, 2, 3, 4], [0, 1, 2, 3, 9]])
-def test_offsets_out_of_bounds_are_an_error_on_the_cpu(offsets):
-    lookup = make_lookup([4, 4], [5, 5], [1, 1, 1, 1])
+@pytest.mark.parametrize("index_dtype", INDEX_DTYPES)
+@pytest.mark.parametrize(
+    "offsets", [[0, 3, 2, 3, 4], [-1, 1, 2, 3, 4], [0, 1, 2, 3, 9], [0, 1, 2**32 + 2, 3, 4]]
+)
+def test_offsets_out_of_bounds_are_an_error_on_the_cpu(offsets, index_dtype):
+    lookup = make_lookup([4, 4], [5, 5], [1, 1, 1, 1], index_dtype=index_dtype)
     with pytest.raises(RuntimeError, match="offsets has"):
         lookup.with_(offsets=torch.tensor(offsets)).forward()
 
@@ -211,6 +214,84 @@ def test_metadata_that_does_not_fit_the_weights_is_an_error_on_the_cpu():
         RuntimeError, match="features row 0 has position 1, expected each of 0 to 0"
     ):
         torch.ops.tbe_aot.forward(*args)
+
+
+HUGE = (-(2**63), -1, 2**31, 2**60, 2**61, 2**62, 2**63 - 8, 2**63 - 1)
+
+
+# Features: position, weight_offset, row_pitch, dim, rows, output_column.
+@pytest.mark.parametrize("column", range(6))
+def test_metadata_of_any_size_is_an_error_on_the_cpu(column):
+    lookup = make_lookup([4, 8], [5, 7], [1, 2, 0, 1])
+    args = list(lookup.arguments())
+    for value in HUGE:
+        args[1] = lookup.metadata.features.clone()
+        args[1][0, column] = value
+        with pytest.raises(RuntimeError, match="tbe_aot::forward: features"):
+            torch.ops.tbe_aot.forward(*args)
+
+
+def test_rows_that_wrap_around_are_an_error_on_the_cpu():
+    lookup = make_lookup([4], [5], [1])
+    args = list(lookup.arguments())
+    args[1] = lookup.metadata.features.clone()
+    args[1][0, 4] = 2**62 + 1  # times the pitch of 4 elements: 4 in 64 bits
+    args[3] = torch.tensor([2**40])
+    with pytest.raises(RuntimeError, match="feature 0 has 4611686018427387905 rows"):
+        torch.ops.tbe_aot.forward(*args)
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "message"),
+    [
+        (2, 13, "layout says 13 columns, features has 12"),
+        (2, 11, "not within 84 weights, or not columns 4 on of 11"),
+        (6, 7, "layout puts feature 1 of 8 elements into bucket 7"),
+    ],
+)
+def test_a_layout_of_other_features_is_an_error_on_the_cpu(position, value, message):
+    lookup = make_lookup([4, 8], [7, 7], [1, 2, 0, 1])
+    args = list(lookup.arguments())
+    args[2] = list(lookup.metadata.layout)
+    args[2][position] = value
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.tbe_aot.forward(*args)
+
+
+def test_output_columns_that_overlap_are_an_error_on_the_cpu():
+    lookup = make_lookup([4, 4], [5, 7], [1, 2, 0, 1])
+    args = list(lookup.arguments())
+    args[1] = lookup.metadata.features.clone()
+    args[1][1, 5] = 0
+    with pytest.raises(RuntimeError, match=r"output column 0: .* not columns 4 on of 8"):
+        torch.ops.tbe_aot.forward(*args)
+
+
+def test_metadata_of_another_weight_dtype_is_an_error_on_the_cpu():
+    lookup = make_lookup([4], [5], [1])
+    with pytest.raises(RuntimeError, match=r"feature 0 is aligned, but .* expected multiples of 8"):
+        lookup.with_(weights=lookup.weights.half()).forward()
+
+
+def test_a_feature_with_more_bags_than_said_is_an_error_on_the_cpu():
+    args = list(make_lookup([4, 8], [5, 7], [1, 2, 0, 1], batch_sizes=[[1], [3]]).arguments())
+    args[10] = 2
+    with pytest.raises(RuntimeError, match="vbe_max_batch is 2, too few for the 3 bags"):
+        torch.ops.tbe_aot.forward(*args)
+
+
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+def test_subnormal_rows_count_on_every_thread(dtype):
+    rows, dim = 4096, 64
+    weights, metadata, _ = make_tables([tbe_aot.TableSpec("a", rows, dim)], dtype=dtype)
+    weights.fill_(torch.finfo(dtype).smallest_normal / 4)
+    args = (weights, metadata.features, metadata.layout, torch.arange(rows), torch.arange(rows + 1))
+    torch.set_flush_denormal(True)
+    try:
+        pooled = torch.ops.tbe_aot.forward(*args)
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(pooled, weights.view(rows, dim).float())
 
 
 def test_vbe_metadata_that_does_not_fit_is_an_error_on_the_cpu():

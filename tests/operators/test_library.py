@@ -123,6 +123,19 @@ def test_build_info_is_the_manifests():
         assert arch.pack_bytes == (PACKAGE / "lib" / f"{arch.name}.pack").stat().st_size
 
 
+@pytest.mark.parametrize("damage", ["unlink()", "write_bytes(b'')", "write_bytes(b'\\xff')"])
+def test_a_manifest_that_cannot_be_read(copied_package, damage):
+    code = f"""
+import pathlib, tbe_aot
+(pathlib.Path(tbe_aot.__file__).parent / "lib" / "manifest.json").{damage}
+tbe_aot.build_info()
+"""
+    message = last_line(run(code, copied_package))
+    assert message.startswith("RuntimeError: ")
+    assert "manifest.json cannot be read" in message
+    assert "reinstall" in message
+
+
 def test_the_command_line():
     from typer.testing import CliRunner
 

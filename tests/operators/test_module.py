@@ -253,6 +253,14 @@ def test_tables_are_named_apart():
         TableBatchedEmbeddingBags([])
 
 
+def test_tables_and_features_may_come_from_generators():
+    module = TableBatchedEmbeddingBags(
+        (TableSpec(name, 10, 4) for name in "ab"), feature_tables=iter("aba")
+    )
+    assert module.feature_tables == ("a", "b", "a")
+    assert module(torch.arange(3), torch.arange(4)).shape == (1, 12)
+
+
 def test_features_are_grouped_by_bucket_and_always_aligned():
     tables = [TableSpec("wide", 5, 16), TableSpec("wider", 5, 33), TableSpec("odd", 5, 1)]
     module = TableBatchedEmbeddingBags([*tables, TableSpec("widest", 5, 64)])

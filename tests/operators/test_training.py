@@ -368,7 +368,7 @@ def bad_grad(training: Training) -> dict[str, Any]:
     [
         (bad_offsets, "offsets has 6 and 11 for feature 1, bag 1, expected a range within the 6"),
         (bad_index, r"indices has 1000 at position 5 \(feature 1, bag 1\), expected -1 to 8"),
-        (bad_rows, "features says that feature 1 has the global rows 8 to 16"),
+        (bad_rows, "features says that feature 1 has 9 global rows from 8 on"),
         (bad_grad, r"grad_output has shape \[2, 12\], expected \[2, 13\]"),
     ],
 )

@@ -51,6 +51,14 @@ def test_mistakes_are_messages(monkeypatch, capsys, specs: Path):
     assert "Traceback" not in err
 
 
+def test_folders_that_cannot_be_written_are_messages(monkeypatch, capsys, tmp_path: Path):
+    (tmp_path / "file").touch()
+    assert command(monkeypatch, "build", "--specs", TOY, "--out", tmp_path / "file") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: [Errno 20] Not a directory")
+    assert "Traceback" not in error
+
+
 def test_usage(monkeypatch, capsys):
     assert command(monkeypatch, "build", "--fast") == 2
     assert "No such option" in capsys.readouterr().err

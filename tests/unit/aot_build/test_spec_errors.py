@@ -124,6 +124,27 @@ def test_missing_files(specs: Path, tmp_path: Path):
         make_plan(tmp_path / "nowhere", "ci", ARCHS)
 
 
+def test_a_kernel_without_a_spec(specs: Path):
+    (specs / "fill" / "spec.toml").unlink()
+    with pytest.raises(SpecError, match=r"fill/spec\.toml: file: does not exist"):
+        make_plan(specs, "ci", ARCHS)
+
+
+def test_a_spec_in_another_encoding(specs: Path):
+    path = specs / "fill" / "spec.toml"
+    path.write_bytes(path.read_bytes() + "# größer".encode("latin-1"))
+    with pytest.raises(SpecError, match=r"fill/spec\.toml: UTF-8: .*can't decode"):
+        make_plan(specs, "ci", ARCHS)
+
+
+def test_more_cells_than_can_be_planned(specs: Path):
+    values = ", ".join(map(str, range(64)))
+    axes = "\n".join(f'x{i} = {{ values = [{values}], doc = "x" }}' for i in range(6))
+    edit(specs / "fill" / "spec.toml", "[axes]", f"[axes]\n{axes}")
+    with pytest.raises(SpecError, match=r"axes: \d+ cells; allowed: at most 100000"):
+        make_plan(specs, "ci", ARCHS)
+
+
 def test_unknown_profile_and_arch(specs: Path):
     with pytest.raises(BuildError, match=r"profile 'all' is unknown; allowed: ci, full, tiny"):
         make_plan(specs, "all", ARCHS)
