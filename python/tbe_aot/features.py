@@ -27,7 +27,8 @@ class TableSpec:
     """A table of ``rows`` x ``dim`` weights.
 
     Raises:
-        ValueError: the name is empty or has a dot, there are less than 0 rows, or the dim has no kernel.
+        ValueError: the name is empty or has a dot, a number is not whole, there are less than 0 rows, or the dim has no
+            kernel.
     """
 
     name: str
@@ -39,6 +40,11 @@ class TableSpec:
             raise ValueError(
                 f"table name {self.name!r}: expected a name without dots, it becomes a state dict key"
             )
+        for what, number in (("rows", self.rows), ("dim", self.dim)):
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise ValueError(  # noqa: TRY004  one kind of error for a wrong description
+                    f"table {self.name!r} has {what} {number!r}, expected an integer"
+                )
         if self.rows < 0:
             raise ValueError(f"table {self.name!r} has {self.rows} rows, expected at least 0")
         largest = _buckets()[-1]

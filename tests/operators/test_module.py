@@ -239,6 +239,8 @@ def test_construction_refuses(options, message):
         ("t", -1, 1, "table 't' has -1 rows"),
         ("t", 1, 0, "table 't' has dim 0, expected 1 to 2048"),
         ("t", 1, 2049, "table 't' has dim 2049, expected 1 to 2048"),
+        ("t", 1.5, 1, "table 't' has rows 1.5, expected an integer"),
+        ("t", 1, True, "table 't' has dim True, expected an integer"),
     ],
 )
 def test_a_table_refuses(name, rows, dim, message):
