@@ -147,7 +147,7 @@ def main() -> None:
         for line in str(error).splitlines():
             text = line if line.startswith(" ") else f"error: {line}"
             # Messages hold brackets, which are no markup.
-            print(text, file=sys.stderr)  # noqa: T201
+            print(text, file=sys.stderr)  # noqa: T201 - a command prints
         sys.exit(1)
 
 

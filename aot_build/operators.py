@@ -8,25 +8,19 @@ the fakes) and ``dispatch_cells`` (what the plan has to serve).
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import jinja2
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from .conditions import AxisValue, Value, is_one_of
 from .errors import Problem, SpecError, format_names, format_values
 from .expressions import Expression, ExpressionError, Scope, translate, translate_message
 from .files import write_if_changed
-from .spec import IDENTIFIER, Spec, Table, load_specs, problems_of
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from .spec import IDENTIFIER, Spec, Table, load_specs, read_document
 
 OPERATORS_FILE = "operators.toml"
 HEADER_FILE = "operator_rules.h"
@@ -392,18 +386,7 @@ def load_operators(specs_dir: Path) -> Operators:
         SpecError: every mistake found, with file, key, value and what is allowed.
     """
     path = specs_dir / OPERATORS_FILE
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SpecError([Problem(str(path), "file", None, "does not exist")]) from None
-    except UnicodeDecodeError as error:
-        raise SpecError([Problem(str(path), "UTF-8", None, str(error))]) from None
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError([Problem(str(path), "TOML", None, str(error))]) from None
-    try:
-        content = OperatorsFile.model_validate(document)
-    except ValidationError as error:
-        raise SpecError(problems_of(str(path), document, error)) from None
+    content = read_document(path, OperatorsFile)
     specs = load_specs(specs_dir)
     checker = _Checker(path, content, specs)
     checked = []

@@ -10,7 +10,7 @@ import math
 import re
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -25,6 +25,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+Document = TypeVar("Document", bound=BaseModel)
 
 SPEC_FILE = "spec.toml"
 # Far beyond what can be compiled: more is a mistake, and planning would run out of memory.
@@ -232,7 +234,7 @@ def _value_at(document: Any, location: tuple[int | str, ...]) -> Any:
     return document
 
 
-def problems_of(file: str, document: Any, error: ValidationError) -> list[Problem]:
+def _problems_of(file: str, document: Any, error: ValidationError) -> list[Problem]:
     """Pydantic's findings in the file's own terms."""
     problems = []
     for finding in error.errors():
@@ -248,13 +250,12 @@ def problems_of(file: str, document: Any, error: ValidationError) -> list[Proble
     return problems
 
 
-def load_spec(folder: Path) -> Spec:
-    """Read and check one kernel's spec.
+def read_document(path: Path, model: type[Document]) -> Document:
+    """Read a TOML file as a model.
 
     Raises:
-        SpecError: every mistake found, with file, key, value and what is allowed.
+        SpecError: every mistake that the model sees, with file, key, value and what is allowed.
     """
-    path = folder / SPEC_FILE
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -264,9 +265,19 @@ def load_spec(folder: Path) -> Spec:
     except tomllib.TOMLDecodeError as error:
         raise SpecError([Problem(str(path), "TOML", None, str(error))]) from None
     try:
-        spec = Spec.model_validate(document)
+        return model.model_validate(document)
     except ValidationError as error:
-        raise SpecError(problems_of(str(path), document, error)) from None
+        raise SpecError(_problems_of(str(path), document, error)) from None
+
+
+def load_spec(folder: Path) -> Spec:
+    """Read and check one kernel's spec.
+
+    Raises:
+        SpecError: every mistake found, with file, key, value and what is allowed.
+    """
+    path = folder / SPEC_FILE
+    spec = read_document(path, Spec)
     cells = math.prod(len(axis.values) for axis in spec.axes.values())
     if cells > MOST_CELLS:
         allowed = f"at most {MOST_CELLS}"

@@ -118,7 +118,7 @@ def main(arguments: Sequence[str]) -> int:
         stage.run(parser.parse_args(arguments[1:]))
     except (BuildError, OSError) as error:
         for line in str(error).splitlines():
-            print(line if line.startswith(" ") else f"{ERROR_PREFIX}{line}", file=sys.stderr)  # noqa: T201
+            print(line if line.startswith(" ") else f"{ERROR_PREFIX}{line}", file=sys.stderr)  # noqa: T201 - a command prints
         return 1
     return 0
 

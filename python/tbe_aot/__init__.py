@@ -10,7 +10,7 @@ from . import _library
 
 _library.load()
 
-# After the library: these register fakes of its operators.
+# After the library, hence E402: these register fakes of its operators.
 from . import operators  # noqa: E402
 from .features import FeatureMetadata, TableSpec, make_features  # noqa: E402
 from .inspection import Explanation, build_info, explain, preload  # noqa: E402

@@ -12,6 +12,8 @@ import torch
 
 from . import _operator_rules as rules
 
+# torch leaves the decorator untyped.
+
 
 @torch.library.register_fake("tbe_aot::forward")  # type: ignore[untyped-decorator]
 def _forward(
