@@ -41,9 +41,10 @@ class BuildPackage(build_ext):
 
     def run(self) -> None:
         """Build, then place the files in the build folder, or in python/ for an in-place or editable build."""
+        jobs = parallel_jobs()
         torch = torch_folder()
         artifacts = kernels()
-        built = native(artifacts, torch)
+        built = native(artifacts, torch, jobs)
         package = ROOT / "python" / "tbe_aot" if self.inplace else Path(self.build_lib, "tbe_aot")
         place(artifacts, built, package)
 
@@ -56,6 +57,17 @@ class BuildPackage(build_ext):
     def get_output_mapping(self) -> dict[str, str]:
         """None: an editable build writes into python/ itself."""
         return {}
+
+
+def parallel_jobs() -> int | None:
+    """``TBE_AOT_JOBS``, read before anything is built; None if it is not set."""
+    from aot_build.build import jobs_from_environment
+    from aot_build.errors import BuildError
+
+    try:
+        return jobs_from_environment()
+    except BuildError as error:
+        sys.exit(f"tbe-aot: {error}")
 
 
 def torch_folder() -> Path:
@@ -109,16 +121,15 @@ def kernels() -> Path:
     return folder
 
 
-def native(artifacts: Path, torch: Path) -> NativeBuild:
+def native(artifacts: Path, torch: Path, jobs: int | None) -> NativeBuild:
     """Compile the library and the module for this interpreter."""
     from aot_build import native as stage
     from aot_build.errors import BuildError
 
-    jobs = os.environ.get("TBE_AOT_JOBS")
     tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
     build_dir = ROOT / "build" / "native" / artifacts.name / tag
     try:
-        return stage.build(artifacts, build_dir, torch, jobs=int(jobs) if jobs else None)
+        return stage.build(artifacts, build_dir, torch, jobs=jobs)
     except BuildError as error:
         sys.exit(f"tbe-aot: {error}")
 

@@ -55,7 +55,7 @@ def build(
         Path | None, typer.Option(help="Artifact folder; build/artifacts/<profile> if not given.")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(envvar="TBE_AOT_JOBS", help="Processes at a time.")
+        int | None, typer.Option(envvar="TBE_AOT_JOBS", min=1, help="Processes at a time.")
     ] = None,
     cache: Annotated[
         Path | None, typer.Option(envvar="TBE_AOT_CACHE", help="Folder of the cubin cache.")
@@ -87,7 +87,7 @@ def native(
         Path | None, typer.Option(help="Interpreter that _launcher is for; this one if not given.")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(envvar="TBE_AOT_JOBS", help="Compilations at a time.")
+        int | None, typer.Option(envvar="TBE_AOT_JOBS", min=1, help="Compilations at a time.")
     ] = None,
 ) -> None:
     """Compile libtbe_aot.so and the module _launcher, and put the packs beside them."""

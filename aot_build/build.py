@@ -51,9 +51,27 @@ def default_cache(specs: Path) -> Path:
     return Path(os.environ.get("TBE_AOT_CACHE") or specs.resolve().parent / "build" / "cache")
 
 
+def jobs_from_environment() -> int | None:
+    """``TBE_AOT_JOBS``; None if it is not set.
+
+    Raises:
+        BuildError: it is no number of jobs.
+    """
+    text = os.environ.get("TBE_AOT_JOBS")
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise BuildError(f"TBE_AOT_JOBS is {text!r}, expected a whole number from 1 on")
+    return int(text)
+
+
 def default_jobs() -> int:
-    """``TBE_AOT_JOBS``, or the number of cores this process may use."""
-    return int(os.environ.get("TBE_AOT_JOBS") or len(os.sched_getaffinity(0)))
+    """``TBE_AOT_JOBS``, or the number of cores this process may use.
+
+    Raises:
+        BuildError: ``TBE_AOT_JOBS`` is no number of jobs.
+    """
+    return jobs_from_environment() or len(os.sched_getaffinity(0))
 
 
 def build(

@@ -128,6 +128,12 @@ def test_torch_that_is_too_old_or_absent_is_said_so(tmp_path: Path):
     assert "is no torch package" in absent
 
 
+@pytest.mark.parametrize("jobs", ["abc", "0", "-2", "1.5"])
+def test_a_number_of_jobs_that_is_none_is_said_so(jobs: str):
+    said = setup({"TBE_AOT_JOBS": jobs})
+    assert said.endswith(f"tbe-aot: TBE_AOT_JOBS is '{jobs}', expected a whole number from 1 on\n")
+
+
 def test_build_without_torch_points_to_no_build_isolation(tmp_path: Path):
     # An isolated build's path: what pip put there, and no torch.
     script = (

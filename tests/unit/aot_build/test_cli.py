@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from aot_build.__main__ import main
-from aot_build.build import BuildResult
+from aot_build.build import BuildResult, default_jobs
+from aot_build.errors import BuildError
 from tests.unit.aot_build.toy_specs import TOY, edit
 
 
@@ -49,6 +50,20 @@ def test_mistakes_are_messages(monkeypatch, capsys, specs: Path):
     err = capsys.readouterr().err
     assert err.startswith(f"error: {specs}/scale/spec.toml: tuning.rules[2].set.num_warps = 3: ")
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("stage", ["build", "native"])
+@pytest.mark.parametrize("jobs", ["abc", "0", "-2"])
+def test_a_number_of_jobs_that_is_none(monkeypatch, capsys, tmp_path: Path, jobs, stage):
+    monkeypatch.setenv("TBE_AOT_JOBS", jobs)
+    with pytest.raises(BuildError, match=f"TBE_AOT_JOBS is '{jobs}', expected a whole number"):
+        default_jobs()
+    given = ["--specs", TOY] if stage == "build" else ["--artifacts", tmp_path]
+    assert command(monkeypatch, stage, *given, "--out", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert "TBE_AOT_JOBS" in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "out").exists()
 
 
 def test_folders_that_cannot_be_written_are_messages(monkeypatch, capsys, tmp_path: Path):
