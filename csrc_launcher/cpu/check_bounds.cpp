@@ -73,7 +73,8 @@ void check_indices(const CheckBoundsRequest& request) {
   report[kFirstInvalidIndex] = first.load();
   auto* count = request.invalid_count != nullptr ? static_cast<int64_t*>(request.invalid_count)
                                                  : report + kInvalidIndices;
-  *count += invalid.load();
+  // Calls on several threads may share the counter; C++17 has no atomic access to a plain integer.
+  __atomic_fetch_add(count, invalid.load(), __ATOMIC_RELAXED);
 }
 
 }  // namespace

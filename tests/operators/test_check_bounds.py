@@ -148,6 +148,34 @@ def test_fatal_counts_before_it_raises():
     assert count.item() == 2
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_calls_on_two_threads_share_a_counter():
+    # TorchScript's threads do not wait for Python's lock.
+    script = torch.jit.CompilationUnit(
+        """
+def calls(
+    indices: Tensor, offsets: Tensor, features: Tensor, layout: List[int], count: Tensor, n: int
+):
+    for _ in range(n):
+        torch.ops.tbe_aot.check_bounds(indices, offsets, features, layout, "warning", count)
+
+def calls_on_two_threads(
+    indices: Tensor, offsets: Tensor, features: Tensor, layout: List[int], count: Tensor, n: int
+):
+    other = torch.jit.fork(calls, indices, offsets, features, layout, count, n)
+    calls(indices, offsets, features, layout, count, n)
+    torch.jit.wait(other)
+"""
+    )
+    metadata = make_lookup([4], [10], [3]).metadata
+    indices, offsets = torch.tensor([1, 10, -5]), torch.tensor([0, 3])
+    count = torch.zeros(1, dtype=torch.int64)
+    script.calls_on_two_threads(
+        indices, offsets, metadata.features, metadata.layout, count, 100_000
+    )
+    assert count.item() == 2 * 100_000 * 2
+
+
 def test_many_lookups_on_many_threads():
     lookup = make_lookup([4, 4], [100, 10], [50_000, 20, 0, 200_000])
     indices = lookup.indices.clone()
