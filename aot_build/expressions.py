@@ -157,7 +157,7 @@ class _Translator:
                 return Expression(f"in.{name}.given", f"rules.given({name})", "bool")
             case "len", [ast.Name(id=name)] if name in self.scope.lists:
                 return Expression(f"in.{name}.size()", f"len({name})", "int")
-            case "sum", [
+            case "sum" | "min" | "max", [
                 ast.Subscript(
                     value=ast.Name(id=name),
                     slice=ast.Slice(
@@ -167,8 +167,11 @@ class _Translator:
                     ),
                 )
             ] if name in self.scope.lists:
+                default = "" if function == "sum" else ", default=0"
                 return Expression(
-                    f"in.{name}.sum_from({start}, {step})", f"sum({name}[{start}::{step}])", "int"
+                    f"in.{name}.{function}_from({start}, {step})",
+                    f"{function}({name}[{start}::{step}]{default})",
+                    "int",
                 )
             case _:
                 shown = ", ".join(ast.unparse(argument) for argument in arguments)

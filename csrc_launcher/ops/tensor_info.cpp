@@ -1,5 +1,6 @@
 #include "ops/tensor_info.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,18 @@ int64_t IntegerList::sum_from(int64_t first, int64_t step) const {
   int64_t sum = 0;
   for (int64_t i = first; i < count; i += step) sum += values[i];
   return sum;
+}
+
+int64_t IntegerList::min_from(int64_t first, int64_t step) const {
+  int64_t least = first < count ? values[first] : 0;
+  for (int64_t i = first; i < count; i += step) least = std::min(least, values[i]);
+  return least;
+}
+
+int64_t IntegerList::max_from(int64_t first, int64_t step) const {
+  int64_t most = first < count ? values[first] : 0;
+  for (int64_t i = first; i < count; i += step) most = std::max(most, values[i]);
+  return most;
 }
 
 namespace detail {

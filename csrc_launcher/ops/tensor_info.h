@@ -67,7 +67,10 @@ struct IntegerList {
 
   int64_t size() const { return count; }
   int64_t operator[](int64_t index) const { return values[index]; }
+  // Of the integers from `first` on, every `step`th; 0 of none.
   int64_t sum_from(int64_t first, int64_t step) const;
+  int64_t min_from(int64_t first, int64_t step) const;
+  int64_t max_from(int64_t first, int64_t step) const;
 };
 
 // What one tensor argument may be.

@@ -136,6 +136,8 @@ class Rules:
         ("not (a == 5 and b == 5)", True),
         ("a == 4 or b == 5 or a == 6", False),
         ("sum(l[1::2]) + len(l) + l[0]", (2 + 2) + 4 + 1),
+        ("min(l[1::1]) * 10 + max(l[0::2])", 2 * 10 + 3),
+        ("min(l[4::1]) + max(l[9::3])", 0),
         ("dtype(t) == 'int64'", True),
         ("a if given(t) else b", 5),
         ("2147483648 > a", True),
@@ -172,6 +174,8 @@ NOT_ALLOWED = """
     f(a)
     l['x']
     sum(l)
+    min(l)
+    max(a, b)
     a < b < 3
     True
     1.5
