@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
+#include <numeric>
+#include <tuple>
 
 #include "core/error.h"
 #include "cpu/parallel.h"
@@ -14,11 +15,15 @@ namespace {
 constexpr int64_t kGrainLookups = 8192;
 
 // Rows are summed by their global number: two features either share a table or have no row in
-// common. Written so that no number in `features` makes a sum wrap around.
-void check_global_rows(const char* op, std::vector<const int64_t*> features, int64_t total_rows) {
+// common. Written so that no number in `features` makes a sum wrap around. Returns the first
+// feature of each table that has rows.
+std::vector<const int64_t*> check_global_rows(const char* op, std::vector<const int64_t*> features,
+                                              int64_t total_rows) {
   std::sort(features.begin(), features.end(), [](const int64_t* a, const int64_t* b) {
-    return std::pair(a[kFirstGlobalRow], a[kRows]) < std::pair(b[kFirstGlobalRow], b[kRows]);
+    return std::tuple(a[kFirstGlobalRow], a[kRows], a[kFeaturePosition]) <
+           std::tuple(b[kFirstGlobalRow], b[kRows], b[kFeaturePosition]);
   });
+  std::vector<const int64_t*> tables;
   const int64_t* before = nullptr;
   for (const int64_t* feature : features) {
     if (feature[kRows] == 0) continue;
@@ -34,7 +39,41 @@ void check_global_rows(const char* op, std::vector<const int64_t*> features, int
            " on, expected those of another feature with the same table, or within ", free, " to ",
            total_rows - 1);
     }
+    if (!same) tables.push_back(feature);
     before = feature;
+  }
+  return tables;
+}
+
+int64_t end_of(const int64_t* table) {
+  return table[kWeightOffset] + (table[kRows] - 1) * table[kRowPitch] + table[kDim];
+}
+
+// Whether two tables have no element in common although the later one starts before the first ends:
+// they may lie in each other's gaps, as columns of one matrix do. Of pitches that differ, it sees
+// only gaps that repeat every common divisor of both.
+bool are_interleaved(const int64_t* table, const int64_t* later) {
+  const int64_t pitch =
+      std::gcd(table[kRows] == 1 ? 0 : table[kRowPitch], later[kRows] == 1 ? 0 : later[kRowPitch]);
+  if (pitch == 0) return false;
+  const int64_t shift = (later[kWeightOffset] - table[kWeightOffset]) % pitch;
+  return shift >= table[kDim] && later[kDim] <= pitch - shift;
+}
+
+// Threads update rows in parallel, each one once: tables of their own must not overlap in the
+// weights. Every table lies within the weights, so that no sum wraps around.
+void check_tables_apart(const char* op, std::vector<const int64_t*> tables) {
+  std::sort(tables.begin(), tables.end(),
+            [](const int64_t* a, const int64_t* b) { return a[kWeightOffset] < b[kWeightOffset]; });
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const int64_t* table = tables[i];
+    for (size_t j = i + 1; j < tables.size() && tables[j][kWeightOffset] < end_of(table); ++j) {
+      const int64_t* later = tables[j];
+      if (are_interleaved(table, later)) continue;
+      const auto [a, b] = std::minmax(table[kFeaturePosition], later[kFeaturePosition]);
+      fail(op, ": features says that rows of feature ", a, " and of feature ", b,
+           " overlap in the weights, expected one table or no element in common");
+    }
   }
 }
 
@@ -42,7 +81,7 @@ template <typename Index>
 LinearLookups linearise_as(const char* op, const LookupArguments& in, const Layout& layout,
                            int64_t gradient_numel, const float* sample_weights, bool mean) {
   Lookups<Index> lookups(op, in, layout, gradient_numel);
-  check_global_rows(op, lookups.features(), layout.total_rows());
+  check_tables_apart(op, check_global_rows(op, lookups.features(), layout.total_rows()));
   LinearLookups linear;
   linear.rows.assign(static_cast<size_t>(in.lookups), -1);
   linear.uses.resize(static_cast<size_t>(in.lookups));

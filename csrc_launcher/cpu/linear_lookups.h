@@ -31,8 +31,8 @@ struct LinearLookups {
 };
 
 // Checks every offset, index and position of the gradient, which has `gradient_numel` elements.
-// Throws Error when one is out of bounds, or when features that share rows disagree about them.
-// `sample_weights` may be null.
+// Throws Error when one is out of bounds, when features that share rows disagree about them, or
+// when tables overlap in the weights. `sample_weights` may be null.
 LinearLookups linearise(const char* op, const LookupArguments& in, const Layout& layout,
                         int64_t gradient_numel, const float* sample_weights, bool mean);
 

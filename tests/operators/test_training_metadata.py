@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,13 @@ import torch
 
 import tbe_aot
 from tests.operators.support import INDEX_DTYPES, WEIGHT_DTYPES, Lookup, make_lookup, make_tables
-from tests.operators.training import OPTIMIZERS, Training, make_optimizer, make_training
+from tests.operators.training import (
+    OPTIMIZERS,
+    Training,
+    make_optimizer,
+    make_training,
+    state_views,
+)
 
 HUGE = (-(2**63), -1, 2**31, 2**60, 2**61, 2**62, 2**63 - 8, 2**63 - 1)
 COMMON = (
@@ -93,6 +100,69 @@ def test_global_rows_of_another_table():
     for message in refusals(training, features=forged(training, 1, 7, 4)):
         assert "feature 1 has 7 global rows from 4 on, expected those" in message
         assert message.endswith("or within 5 to 11")
+
+
+def laid_out(dims: list[int], rows: list[int], starts: list[int], pitches: list[int]) -> Training:
+    """An update of two tables that lie in the weights as told; each that has rows is looked up twice."""
+    lookup = make_lookup(dims, rows, [2 if count else 0 for count in rows])
+    metadata = lookup.metadata
+    features, layout = metadata.features.clone(), list(metadata.layout)
+    features[:, 1], features[:, 2] = torch.tensor(starts), torch.tensor(pitches)
+    numel = max(
+        start + (count - 1) * pitch + dim
+        for start, count, pitch, dim in zip(starts, rows, pitches, dims, strict=True)
+    )
+    layout[3], layout[7] = numel, 0
+    metadata = replace(
+        metadata,
+        features=features,
+        layout=layout,
+        table_offsets=starts,
+        row_pitches=pitches,
+        weights_numel=numel,
+    )
+    weights = torch.randn(numel, generator=torch.Generator().manual_seed(5))
+    lookup = lookup.with_(weights=weights, metadata=metadata)
+    return make_training(lookup.with_(tables=state_views(lookup, weights)), "adagrad")
+
+
+@pytest.mark.parametrize(
+    ("dims", "rows", "starts", "pitches"),
+    [
+        ([4, 4], [5, 7], [0, 16], [4, 4]),  # Table 1 starts in the last row of table 0.
+        ([4, 4], [5, 7], [27, 0], [4, 4]),
+        ([4, 4], [5, 5], [0, 0], [4, 4]),  # One table under two numbers.
+        ([4, 4], [5, 5], [0, 3], [8, 8]),
+        ([4, 4], [5, 5], [0, 5], [8, 8]),
+        ([4, 4], [5, 5], [0, 4], [8, 12]),
+        ([4, 4], [5, 1], [0, 14], [8, 4]),
+        ([9, 4], [1, 5], [0, 4], [9, 8]),
+        ([4, 4], [1, 1], [0, 3], [4, 4]),
+    ],
+)
+def test_tables_that_overlap_in_the_weights(dims, rows, starts, pitches):
+    for message in refusals(laid_out(dims, rows, starts, pitches)):
+        assert message == (
+            "features says that rows of feature 0 and of feature 1 overlap in the weights,"
+            " expected one table or no element in common"
+        )
+
+
+@pytest.mark.parametrize(
+    ("dims", "rows", "starts", "pitches"),
+    [
+        ([4, 4], [5, 7], [0, 20], [4, 4]),
+        ([4, 4], [5, 7], [28, 0], [4, 4]),
+        ([4, 4], [5, 5], [0, 4], [8, 8]),  # Columns of one matrix.
+        ([4, 4], [5, 5], [4, 0], [8, 8]),
+        ([3, 4], [5, 3], [0, 11], [8, 8]),
+        ([4, 4], [5, 3], [0, 4], [8, 16]),
+        ([4, 4], [5, 1], [0, 12], [8, 4]),
+        ([4, 4], [5, 0], [0, 2], [4, 4]),
+    ],
+)
+def test_tables_that_do_not_overlap(dims, rows, starts, pitches):
+    laid_out(dims, rows, starts, pitches).verify()
 
 
 def test_rows_that_wrap_around():
