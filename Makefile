@@ -93,7 +93,7 @@ lint: $(VENV)/.dev ## what the commit hook and CI check
 format: $(VENV)/.dev ## rewrite Python and C++ in the project's format
 	git ls-files '*.py' | xargs -r $(BIN)/ruff format
 	$(BIN)/ruff check --fix-only --quiet
-	git ls-files '*.h' '*.cpp' | grep -v /golden/ | xargs -r $(BIN)/clang-format -i
+	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | grep -v /golden/ | xargs -r $(BIN)/clang-format -i
 
 sdist: $(VENV)/.build ## the sources as a package, in dist/
 	rm -f dist/*.tar.gz

@@ -1,6 +1,6 @@
 """The compile stage: one batch of variants into the cache.
 
-The process of a batch looks up what the cache has, and leaves the rest to a child that imports Triton. A variant that
+The process of a batch looks up what the cache has, and leaves the rest to a child that loads the compiler. A variant that
 fails, even one that takes the compiler down with it, is reported by name, and the others still compile.
 """
 
@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from .archs import ARCHS
 from .cache import CubinCache
@@ -24,10 +24,14 @@ from .files import readable_json, write_if_changed
 from .jobs import Batch, Job
 from .progress_log import ProgressLog
 
-if TYPE_CHECKING:
-    from .triton_compiler import BatchCompiler
-
 STDERR_FILE = "stderr"
+
+
+class Compiler(Protocol):
+    """Compiles the jobs of one batch."""
+
+    def compile(self, job: Job) -> tuple[CubinRecord, bytes]:
+        """Compile one variant; raises whatever the compiler raises."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ def _run_child(
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     # Here rather than in the child, which may die and leave it.
-    with tempfile.TemporaryDirectory(prefix="aot_build-triton-") as folder:
+    with tempfile.TemporaryDirectory(prefix="aot_build-compile-") as folder:
         scratch = Path(folder)
         child = context.Process(
             target=_child_main, args=(batch, jobs, specs_dir, cache, sender, scratch)
@@ -143,11 +147,8 @@ def _child_main(
     # MLIR and LLVM print their diagnostics to the file descriptor itself.
     with (scratch / STDERR_FILE).open("wb") as stderr:
         os.dup2(stderr.fileno(), 2)
-    from .triton_compiler import BatchCompiler, pin_environment
-
     try:
-        pin_environment(ARCHS[batch.arch], scratch / "cache")
-        compiler = BatchCompiler(batch, specs_dir, scratch)
+        compiler = _make_compiler(batch, specs_dir, scratch)
     except Exception as error:  # noqa: BLE001 - kernel.py may raise anything
         for _ in jobs:
             sender.send(_describe(error))
@@ -156,7 +157,19 @@ def _child_main(
         sender.send(_compile_one(compiler, job, cache))
 
 
-def _compile_one(compiler: BatchCompiler, job: Job, cache: CubinCache) -> str:
+def _make_compiler(batch: Batch, specs_dir: Path, scratch: Path) -> Compiler:
+    """The compiler of the batch's language; importing Triton is left to those who need it."""
+    if batch.language == "cuda":
+        from .cuda_compiler import CudaCompiler
+
+        return CudaCompiler(batch, specs_dir, scratch)
+    from .triton_compiler import TritonCompiler, pin_environment
+
+    pin_environment(ARCHS[batch.arch], scratch / "cache")
+    return TritonCompiler(batch, specs_dir, scratch)
+
+
+def _compile_one(compiler: Compiler, job: Job, cache: CubinCache) -> str:
     """Compile into the cache; the text of the error, or nothing."""
     try:
         record, cubin = compiler.compile(job)

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from .errors import BuildError
+from .files import sha256_hex
 from .toolchain import run_tool
 
 
@@ -101,3 +102,37 @@ def read_params(path: Path) -> list[CubinParam]:
 def read_resource_usage(path: Path) -> dict[str, int]:
     """The resources that a cubin's kernel uses."""
     return parse_resource_usage(run_tool("cuobjdump", "-res-usage", path))
+
+
+def record_of(
+    cubin: bytes, scratch: Path, *, entry: str, shared_bytes: int, num_warps: int, ptxas_log: str
+) -> CubinRecord:
+    """Read everything that a record says from a cubin, and the spills from the log of its assembler.
+
+    Args:
+        cubin: the cubin's bytes.
+        scratch: a folder for the file that the tools read.
+        entry: the kernel's name in the cubin.
+        shared_bytes: dynamic shared memory, which the launcher must ask for.
+        num_warps: warps of a block.
+        ptxas_log: what ptxas said with ``-v``.
+
+    Raises:
+        BuildError: the cubin or the log does not say what it should.
+    """
+    path = scratch / "kernel.cubin"
+    path.write_bytes(cubin)
+    usage = read_resource_usage(path)
+    return CubinRecord(
+        cubin_sha256=sha256_hex(cubin),
+        cubin_bytes=len(cubin),
+        entry=entry,
+        registers=usage["REG"],
+        spill_bytes=parse_spill_bytes(ptxas_log),
+        stack_bytes=usage["STACK"],
+        shared_bytes=shared_bytes,
+        static_shared_bytes=usage["SHARED"],
+        num_warps=num_warps,
+        elf_abi=elf_abi(cubin),
+        params=read_params(path),
+    )

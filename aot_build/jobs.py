@@ -9,9 +9,11 @@ from pydantic import BaseModel, ConfigDict
 
 from .archs import ARCHS
 from .conditions import AxisValue
+from .errors import BuildError
 from .files import canonical_json, readable_json, sha256_hex
+from .kernel_source import Language, source_sha256
 from .plan import KernelPlan, Plan, Variant
-from .toolchain import COMPILER_FLAGS, ptxas_version, triton_version
+from .toolchain import COMPILER_FLAGS, NVRTC_FLAGS, nvrtc_version, ptxas_version, triton_version
 
 # Part of every key: raise it when the compile stage itself changes what comes out.
 KEY_VERSION = 1
@@ -40,6 +42,7 @@ class Batch(BaseModel):
     name: str
     kernel: str
     function: str
+    language: Language
     arch: str
     source_sha256: str
     jobs: list[Job]
@@ -54,6 +57,16 @@ class Batch(BaseModel):
         return cls.model_validate_json(path.read_bytes())
 
 
+def check_sources(batch: Batch, specs_dir: Path) -> None:
+    """Refuse sources other than those that the plan saw: the keys were made from them.
+
+    Raises:
+        BuildError: they changed during the build.
+    """
+    if source_sha256(specs_dir, batch.kernel) != batch.source_sha256:
+        raise BuildError(f"the sources of {batch.kernel} changed during the build: run it again")
+
+
 def make_job(kernel: KernelPlan, variant: Variant, arch: str) -> Job:
     """The job of one variant on one arch."""
     build = variant.builds[arch]
@@ -62,6 +75,11 @@ def make_job(kernel: KernelPlan, variant: Variant, arch: str) -> Job:
         **build.kernel_constants,
     }
     constexprs = {name: values[name] for name, type_ in variant.signature if type_ == "constexpr"}
+    compiler: dict[str, object] = (
+        {"flags": COMPILER_FLAGS, "triton": triton_version()}
+        if kernel.language == "triton"
+        else {"flags": NVRTC_FLAGS, "nvrtc": nvrtc_version()}
+    )
     ingredients = {
         "version": KEY_VERSION,
         "source": kernel.source_sha256,
@@ -71,8 +89,7 @@ def make_job(kernel: KernelPlan, variant: Variant, arch: str) -> Job:
         "constexprs": constexprs,
         "divisibility": variant.divisibility,
         "options": build.options,
-        "flags": COMPILER_FLAGS,
-        "triton": triton_version(),
+        **compiler,
         "ptxas": ptxas_version(ARCHS[arch]),
     }
     return Job(
@@ -97,6 +114,7 @@ def make_batches(plan: Plan) -> Iterator[Batch]:
                     name=f"{kernel.name}-{arch}-{start // BATCH_SIZE:03d}",
                     kernel=kernel.name,
                     function=kernel.function,
+                    language=kernel.language,
                     arch=arch,
                     source_sha256=kernel.source_sha256,
                     jobs=[

@@ -1,4 +1,7 @@
-"""What can be known of a kernel's Python source without importing it: parameters, and the files it is made of."""
+"""What can be known of a kernel's source without importing it: parameters, and the files it is made of.
+
+A kernel is kernel.py, a ``@triton.jit`` function, or kernel.cu, a function in CUDA C++ (cuda_source.py).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,34 @@ import ast
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from .cuda_source import CUDA_KERNEL_FILE, cuda_parameters, included_files
 from .errors import Problem, SpecError, format_names
 
 COMMON = "common"
 KERNEL_FILE = "kernel.py"
+Language = Literal["triton", "cuda"]
+KERNEL_FILES = (KERNEL_FILE, CUDA_KERNEL_FILE)
+
+
+def kernel_file(folder: Path) -> Path:
+    """The source of the kernel in a folder: kernel.py, or kernel.cu where that is there instead.
+
+    Raises:
+        SpecError: the folder has both, and nothing says which one is meant.
+    """
+    triton, cuda = (folder / name for name in KERNEL_FILES)
+    if triton.is_file() and cuda.is_file():
+        raise SpecError(
+            [Problem(str(folder), CUDA_KERNEL_FILE, None, f"beside {KERNEL_FILE}: one must go")]
+        )
+    return cuda if cuda.is_file() else triton
+
+
+def language_of(folder: Path) -> Language:
+    """What the kernel in a folder is written in."""
+    return "cuda" if kernel_file(folder).name == CUDA_KERNEL_FILE else "triton"
 
 
 @dataclass(frozen=True)
@@ -41,11 +67,17 @@ def _last_name(node: ast.expr | None) -> str:
 
 
 def kernel_parameters(path: Path, function: str) -> list[KernelParameter]:
-    """The parameters of a ``@triton.jit`` function.
+    """The parameters of a ``@triton.jit`` function, or of one in CUDA C++ and then its constants.
 
     Raises:
         SpecError: the file or the function is missing, is not jitted, or has parameters that are not plain.
     """
+    if path.name == CUDA_KERNEL_FILE:
+        names, constants = cuda_parameters(path, function)
+        return [
+            *(KernelParameter(name, constexpr=False) for name in names),
+            *(KernelParameter(name, constexpr=True) for name in constants),
+        ]
     functions = {node.name: node for node in _parse(path).body if isinstance(node, ast.FunctionDef)}
     jitted = [
         name
@@ -98,18 +130,21 @@ def _files_of_module(specs_dir: Path, module: str) -> list[Path]:
 
 
 def source_closure(specs_dir: Path, kernel: str) -> list[Path]:
-    """kernel.py and every module of common/ that it reaches, sorted.
+    """The kernel's file and every file of common/ that it reaches, sorted.
 
     Raises:
         SpecError: a kernel imports from the folder of specs, but not through common/.
     """
     found: set[Path] = set()
-    pending = [specs_dir / kernel / KERNEL_FILE]
+    pending = [kernel_file(specs_dir / kernel)]
     while pending:
         path = pending.pop()
         if path in found:
             continue
         found.add(path)
+        if path.suffix != ".py":
+            pending += included_files(path, specs_dir, COMMON)
+            continue
         package = ".".join(path.parent.relative_to(specs_dir).parts)
         for module in _imported_modules(_parse(path), package):
             top = module.split(".")[0]

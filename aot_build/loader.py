@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import BuildError
-from .kernel_source import COMMON, KERNEL_FILE
+from .kernel_source import COMMON, KERNEL_FILE, kernel_file
 from .spec import load_spec
 
 
@@ -33,7 +33,9 @@ def load_function(specs_dir: Path, kernel: str, function: str) -> Any:
     Under ``TRITON_INTERPRET=1`` (set before triton is imported) the function runs on the CPU.
     """
     specs_dir = specs_dir.resolve()
-    path = specs_dir / kernel / KERNEL_FILE
+    path = kernel_file(specs_dir / kernel)
+    if path.name != KERNEL_FILE:
+        raise BuildError(f"{path}: Python cannot import a kernel in CUDA C++")
     _forget_other_common(specs_dir)
     # No path in the name: it may reach symbols, and cubins must not depend on folders.
     module_spec = importlib.util.spec_from_file_location(f"_aot_kernel_{kernel}", path)

@@ -11,7 +11,14 @@ from .conditions import AxisValue
 from .files import canonical_json, readable_json, sha256_hex, write_if_changed
 from .pack import PackReport
 from .plan import KernelPlan, Plan, Variant
-from .toolchain import COMPILER_FLAGS, ptxas_version, tool_version, triton_version
+from .toolchain import (
+    COMPILER_FLAGS,
+    NVRTC_FLAGS,
+    nvrtc_version,
+    ptxas_version,
+    tool_version,
+    triton_version,
+)
 
 SCHEMA_VERSION = 1
 
@@ -21,18 +28,25 @@ def make_manifest(plan: Plan, packs: Mapping[str, PackReport]) -> dict[str, Any]
     manifest: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "profile": plan.profile,
-        "toolchain": {
-            "triton": triton_version(),
-            "ptxas": {arch: ptxas_version(ARCHS[arch]) for arch in plan.archs},
-            "nvdisasm": tool_version("nvdisasm"),
-            "flags": list(COMPILER_FLAGS),
-        },
+        "toolchain": _toolchain(plan),
         "archs": {arch: _arch_entry(packs[arch]) for arch in plan.archs},
         "kernels": {
             name: _kernel_entry(kernel, plan, packs) for name, kernel in plan.kernels.items()
         },
     }
     return {**manifest, "build_id": sha256_hex(canonical_json(manifest))}
+
+
+def _toolchain(plan: Plan) -> dict[str, Any]:
+    tools: dict[str, Any] = {
+        "triton": triton_version(),
+        "ptxas": {arch: ptxas_version(ARCHS[arch]) for arch in plan.archs},
+        "nvdisasm": tool_version("nvdisasm"),
+        "flags": list(COMPILER_FLAGS),
+    }
+    if any(kernel.language == "cuda" for kernel in plan.kernels.values()):
+        tools |= {"nvrtc": nvrtc_version(), "nvrtc_flags": list(NVRTC_FLAGS)}
+    return tools
 
 
 def _arch_entry(pack: PackReport) -> dict[str, Any]:
@@ -53,6 +67,7 @@ def _kernel_entry(
     return {
         "summary": kernel.summary,
         "function": kernel.function,
+        "language": kernel.language,
         "source_sha256": kernel.source_sha256,
         "axes": [axis.model_dump() for axis in kernel.axes],
         "params": [param.model_dump() for param in kernel.params],

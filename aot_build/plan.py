@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from .conditions import AxisValue
 from .errors import BuildError
 from .files import readable_json
+from .kernel_source import Language
 
 NO_VARIANT = -1
 
@@ -91,6 +92,7 @@ class KernelPlan(Record):
     function: str
     summary: str
     archs: list[str]
+    language: Language
     source_sha256: str
     axes: list[AxisPlan]
     params: list[ParamPlan]

@@ -9,7 +9,7 @@ from pathlib import Path
 from .abi import expand_type, layout
 from .conditions import AxisValue, When, matches
 from .errors import BuildError, Problem, SpecError, collecting, format_names, format_value
-from .kernel_source import KERNEL_FILE, kernel_parameters, source_sha256
+from .kernel_source import kernel_file, kernel_parameters, language_of, source_sha256
 from .plan import (
     NO_VARIANT,
     AxisPlan,
@@ -41,7 +41,7 @@ class _KernelPlanner:
         self.file = str(self.folder / SPEC_FILE)
         self.profile = profile
         self.axes = spec.axis_values()
-        self.parameters = kernel_parameters(self.folder / KERNEL_FILE, spec.kernel.function)
+        self.parameters = kernel_parameters(kernel_file(self.folder), spec.kernel.function)
         self.problems: list[Problem] = []
         self.used_conditions: set[str] = set()
 
@@ -67,6 +67,7 @@ class _KernelPlanner:
             function=spec.kernel.function,
             summary=spec.kernel.summary,
             archs=spec.kernel.archs,
+            language=language_of(self.folder),
             source_sha256=source_sha256(self.specs_dir, spec.kernel.name),
             axes=[
                 AxisPlan(name=name, values=axis.values, labels=axis.value_labels(), doc=axis.doc)
@@ -76,7 +77,7 @@ class _KernelPlanner:
                 ParamPlan(
                     name=slot.name,
                     type=slot.type,
-                    doc=docs.get(slot.name, "appended by Triton; null"),
+                    doc=docs.get(slot.name, "appended by Triton, or as Triton does; null"),
                     offset=slot.offset,
                     size=slot.size,
                 )

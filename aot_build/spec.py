@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from .archs import ARCHS
 from .conditions import AxisValue, Value, When
 from .errors import Problem, SpecError, collecting, format_names, format_value
-from .kernel_source import KERNEL_FILE
+from .kernel_source import KERNEL_FILES
 from .spec_check import check_spec
 
 if sys.version_info >= (3, 11):
@@ -296,7 +296,8 @@ def load_specs(specs_dir: Path) -> dict[str, Spec]:
     specs = {}
     problems = [
         Problem(str(path.parent / SPEC_FILE), "file", None, "does not exist")
-        for path in sorted(specs_dir.glob(f"*/{KERNEL_FILE}"))
+        for name in KERNEL_FILES
+        for path in sorted(specs_dir.glob(f"*/{name}"))
         if path.parent not in folders
     ]
     for folder in folders:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .abi import SCALARS, axes_in_type, expand_type, is_type
 from .conditions import AxisValue, is_one_of
 from .errors import Problem, SpecError, format_names, format_values
-from .kernel_source import KERNEL_FILE, kernel_parameters, source_closure
+from .kernel_source import kernel_file, kernel_parameters, language_of, source_closure
 
 if TYPE_CHECKING:
     from .spec import Spec
@@ -37,16 +37,33 @@ def check_spec(spec: Spec, folder: Path) -> None:
         *_check_tuning(spec, file),
     ]
     try:
-        parameters = kernel_parameters(folder / KERNEL_FILE, spec.kernel.function)
+        parameters = kernel_parameters(kernel_file(folder), spec.kernel.function)
         source_closure(folder.parent, folder.name)
     except SpecError as error:
         raise SpecError([*problems, *error.problems]) from None
     runtime = [parameter.name for parameter in parameters if not parameter.constexpr]
     constexprs = [parameter.name for parameter in parameters if parameter.constexpr]
+    if language_of(folder) == "cuda":
+        problems += _check_language(spec, file, constexprs)
     problems += _check_runtime_parameters(spec, file, runtime)
     problems += _check_constexprs(spec, file, constexprs)
     if problems:
         raise SpecError(problems)
+
+
+def _check_language(spec: Spec, file: str, constants: list[str]) -> Iterator[Problem]:
+    """What a kernel in CUDA C++ cannot have: hints are Triton's, and its constants are numbers."""
+    for index, param in enumerate(spec.params):
+        if param.divisible_by:
+            yield Problem(file, f"params[{index}].divisible_by", None, "read by Triton only")
+    for name, axis in spec.axes.items():
+        if name.upper() in constants and isinstance(axis.values[0], str):
+            yield Problem(file, f"axes.{name}", axis.values, "a constant of kernel.cu", "numbers")
+    for index, rule in enumerate(spec.tuning.rules):
+        for name, value in rule.set.items():
+            if isinstance(value, str):
+                key = f"tuning.rules[{index}].set.{name}"
+                yield Problem(file, key, value, "a constant of kernel.cu", "a number")
 
 
 def _check_names(spec: Spec, file: str, folder: Path) -> Iterator[Problem]:

@@ -14,6 +14,8 @@ from .errors import BuildError
 
 # What the compiler is told besides each variant's own options; recorded in the manifest.
 COMPILER_FLAGS = ("no line info", "enable_fp_fusion explicit", "num_ctas 1")
+# The same for kernels in CUDA C++; NVRTC compiles them to PTX, and the arch's own ptxas assembles it.
+NVRTC_FLAGS = ("--std=c++17", "--fmad=true")
 
 
 @functools.cache
@@ -37,6 +39,29 @@ def tool(name: str) -> Path:
 def triton_version() -> str:
     """The version of the installed Triton."""
     return importlib.metadata.version("triton")
+
+
+@functools.cache
+def nvrtc_library() -> Path:
+    """NVRTC, the compiler of CUDA C++, from its wheel: a library, no toolkit and no host compiler."""
+    found = importlib.util.find_spec("nvidia.cuda_nvrtc") if _has_package("nvidia") else None
+    for place in [] if found is None else found.submodule_search_locations or []:
+        for path in sorted(Path(place).glob("lib/libnvrtc.so.*")):
+            return path
+    raise BuildError(
+        "NVRTC is not installed: it compiles the kernels in CUDA C++; install nvidia-cuda-nvrtc-cu12"
+    )
+
+
+def _has_package(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+@functools.cache
+def nvrtc_version() -> str:
+    """The version of the installed NVRTC, such as 12.9.86."""
+    nvrtc_library()
+    return importlib.metadata.version("nvidia-cuda-nvrtc-cu12")
 
 
 @functools.cache

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from .archs import ARCHS, Arch
-from .cubin import CubinRecord, elf_abi, parse_spill_bytes, read_params, read_resource_usage
+from .cubin import CubinRecord, record_of
 from .errors import BuildError
-from .files import sha256_hex
-from .jobs import Batch, Job
-from .kernel_source import source_sha256
+from .jobs import Batch, Job, check_sources
 from .loader import load_function
 from .toolchain import tool
 
@@ -39,18 +37,14 @@ def pin_environment(arch: Arch, cache: Path) -> None:
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
 
 
-class BatchCompiler:
+class TritonCompiler:
     """Compiles the jobs of one batch with one imported kernel."""
 
     def __init__(self, batch: Batch, specs_dir: Path, scratch: Path) -> None:
         self.arch = ARCHS[batch.arch]
         self.scratch = scratch
         self.function = load_function(specs_dir, batch.kernel, batch.function)
-        # The keys were made from the sources that the plan saw.
-        if source_sha256(specs_dir, batch.kernel) != batch.source_sha256:
-            raise BuildError(
-                f"the sources of {batch.kernel} changed during the build: run it again"
-            )
+        check_sources(batch, specs_dir)
 
     def compile(self, job: Job) -> tuple[CubinRecord, bytes]:
         """Compile one variant.
@@ -87,20 +81,12 @@ class BatchCompiler:
         # The launcher passes null for both.
         if metadata.global_scratch_size or metadata.profile_scratch_size:
             raise BuildError("the kernel wants scratch memory, which the launcher does not provide")
-        path = self.scratch / "kernel.cubin"
-        path.write_bytes(cubin)
-        usage = read_resource_usage(path)
-        record = CubinRecord(
-            cubin_sha256=sha256_hex(cubin),
-            cubin_bytes=len(cubin),
+        record = record_of(
+            cubin,
+            self.scratch,
             entry=metadata.name,
-            registers=usage["REG"],
-            spill_bytes=parse_spill_bytes(log),
-            stack_bytes=usage["STACK"],
             shared_bytes=metadata.shared,
-            static_shared_bytes=usage["SHARED"],
             num_warps=metadata.num_warps,
-            elf_abi=elf_abi(cubin),
-            params=read_params(path),
+            ptxas_log=log,
         )
         return record, cubin

@@ -143,7 +143,7 @@ constexpr ArchInfo kArchs[] = {
 
 const BuildInfo kBuild = {
     "full",
-    "a3fa835ae156ba71688c2889aef76799c27bea84379de961d2e64837bed00728",
+    "4d2d367cb5d263fe65c967b807fff5a43f3eb7c81725fe19de68cf6236120e13",
     kArchs,
     2,
     kKernels,

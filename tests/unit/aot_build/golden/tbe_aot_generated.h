@@ -24,8 +24,8 @@ struct FillArgs {
   const void* output;  // *fp32: [numel]
   int32_t numel;  // i32: elements
   float value;  // fp32: the value
-  const void* global_scratch;  // *i8: appended by Triton; null
-  const void* profile_scratch;  // *i8: appended by Triton; null
+  const void* global_scratch;  // *i8: appended by Triton, or as Triton does; null
+  const void* profile_scratch;  // *i8: appended by Triton, or as Triton does; null
 };
 static_assert(offsetof(FillArgs, output) == 0);
 static_assert(sizeof(FillArgs::output) == 8);
@@ -92,8 +92,8 @@ struct ScaleArgs {
   bool negate;  // i1: flips the sign
   int64_t numel;  // i64: elements
   float factor;  // fp32: the factor
-  const void* global_scratch;  // *i8: appended by Triton; null
-  const void* profile_scratch;  // *i8: appended by Triton; null
+  const void* global_scratch;  // *i8: appended by Triton, or as Triton does; null
+  const void* profile_scratch;  // *i8: appended by Triton, or as Triton does; null
 };
 static_assert(offsetof(ScaleArgs, output) == 0);
 static_assert(sizeof(ScaleArgs::output) == 8);

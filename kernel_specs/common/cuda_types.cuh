@@ -1,0 +1,5 @@
+// Integer types by their widths.
+#pragma once
+
+using uint32 = unsigned int;
+using uint64 = unsigned long long;

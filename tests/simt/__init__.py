@@ -1,0 +1,1 @@
+"""Running kernels in CUDA C++ on the host, as Triton's interpreter runs Triton's."""

@@ -1,0 +1,80 @@
+"""A kernel in CUDA C++, compiled for the host by the C++ compiler that also makes the launcher."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from aot_build.kernel_source import kernel_file
+
+SPECS = Path(__file__).parents[2] / "kernel_specs"
+INCLUDE = Path(__file__).parent / "include"
+WARP_SIZE = 32
+
+
+class HostKernel:
+    """One variant of a kernel; call it as a launch."""
+
+    def __init__(self, library: Path, num_warps: int) -> None:
+        self._launch = ctypes.CDLL(str(library)).simt_launch
+        self._threads = num_warps * WARP_SIZE
+
+    def __call__(
+        self, blocks: int, arguments: Sequence[ctypes.c_void_p | ctypes.c_int], side_by_side: int
+    ) -> None:
+        """Run ``blocks`` blocks, so many of them at a time; the two appended pointers are null.
+
+        Args:
+            blocks: of the grid, which has one dimension.
+            arguments: the run-time parameters in order, pointers as ``c_void_p``.
+            side_by_side: blocks that run at the same time.
+        """
+        kept = [*arguments, ctypes.c_void_p(), ctypes.c_void_p()]
+        addresses = (ctypes.c_void_p * len(kept))(*map(ctypes.addressof, kept))
+        self._launch(blocks, self._threads, side_by_side, addresses)
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="tbe-aot-simt-")
+
+
+def host_kernel(
+    kernel: str, function: str, num_warps: int, constants: Mapping[str, int]
+) -> HostKernel:
+    """Compile a variant, once per process.
+
+    Args:
+        kernel: the folder's name.
+        function: the kernel's function.
+        num_warps: warps of a block.
+        constants: the macros of the variant.
+    """
+    return _compiled(kernel, function, num_warps, tuple(sorted(constants.items())))
+
+
+@functools.cache
+def _compiled(
+    kernel: str, function: str, num_warps: int, constants: tuple[tuple[str, int], ...]
+) -> HostKernel:
+    name = "_".join([kernel, str(num_warps), *(f"{key}{value}" for key, value in constants)])
+    source = Path(_folder().name) / f"{name}.cpp"
+    library = source.with_suffix(".so")
+    macros = {**dict(constants), "NUM_WARPS": num_warps}
+    source.write_text(
+        "".join(f"#define {key} {value}\n" for key, value in macros.items())
+        + f'#include "simt.h"\n#include "{kernel_file(SPECS / kernel)}"\nSIMT_KERNEL({function})\n'
+    )
+    command = [os.environ.get("CXX", "g++"), "-std=c++17", "-O1", "-g", "-fPIC", "-shared"]
+    command += ["-pthread", "-Wall", "-Wno-unknown-pragmas", f"-I{INCLUDE}", f"-I{SPECS}"]
+    done = subprocess.run(
+        [*command, str(source), "-o", str(library)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{kernel} does not compile for the host:\n{done.stderr}")
+    return HostKernel(library, num_warps)

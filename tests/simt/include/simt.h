@@ -1,0 +1,225 @@
+// Enough of CUDA's execution model to run a kernel in CUDA C++ on the host, slowly and faithfully.
+//
+// A block is an operating system thread; its threads are coroutines in it, which give way only
+// where CUDA would let them wait for each other. Blocks run side by side and start in their order,
+// as on a GPU. A block whose threads wait for each other forever is an error, and so is leaving a
+// barrier out: the threads of a warp run one after the other, the last one first, so that nothing
+// works by luck.
+#pragma once
+
+#include <ucontext.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(threads)
+#define __shared__ static thread_local
+
+namespace simt {
+
+constexpr int kWarpSize = 32;
+constexpr size_t kStackBytes = 64 << 10;
+
+struct Index {
+  int x = 0;
+};
+
+// Threads that wait until all of them have come.
+class Barrier {
+ public:
+  explicit Barrier(int threads) : threads_(threads) {}
+  template <typename Yield>
+  void wait(Yield yield) {
+    const int round = round_;
+    if (++arrived_ == threads_) {
+      arrived_ = 0;
+      ++round_;
+      return;
+    }
+    while (round_ == round) yield();
+  }
+  int round() const { return round_; }
+
+ private:
+  int threads_;
+  int arrived_ = 0;
+  int round_ = 0;
+};
+
+struct Warp {
+  Barrier barrier{kWarpSize};
+  std::array<uint64_t, kWarpSize> values{};
+};
+
+class Block {
+ public:
+  Block(int number, int threads, void (*body)(void*), void* argument);
+  void run();
+  void wait_for_block();
+  // Every thread of the warp hands in a value and sees those of all.
+  std::array<uint64_t, kWarpSize> exchange(uint64_t value);
+
+ private:
+  static void enter();
+  void yield();
+  int barrier_rounds() const;
+
+  int number_;
+  void (*body_)(void*);
+  void* argument_;
+  Barrier barrier_;
+  std::vector<Warp> warps_;
+  std::vector<ucontext_t> contexts_;
+  std::vector<std::unique_ptr<char[]>> stacks_;
+  std::vector<bool> finished_;
+  ucontext_t scheduler_;
+  int running_ = 0;
+};
+
+inline thread_local Block* current_block = nullptr;
+
+}  // namespace simt
+
+inline thread_local simt::Index threadIdx;
+inline thread_local simt::Index blockIdx;
+
+namespace simt {
+
+inline Block::Block(int number, int threads, void (*body)(void*), void* argument)
+    : number_(number),
+      body_(body),
+      argument_(argument),
+      barrier_(threads),
+      warps_(static_cast<size_t>(threads / kWarpSize)),
+      contexts_(static_cast<size_t>(threads)),
+      finished_(static_cast<size_t>(threads), false) {
+  for (ucontext_t& context : contexts_) {
+    stacks_.push_back(std::make_unique<char[]>(kStackBytes));
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks_.back().get();
+    context.uc_stack.ss_size = kStackBytes;
+    context.uc_link = &scheduler_;
+    makecontext(&context, &Block::enter, 0);
+  }
+}
+
+inline void Block::enter() {
+  Block& block = *current_block;
+  block.body_(block.argument_);
+  block.finished_[static_cast<size_t>(block.running_)] = true;
+}
+
+inline void Block::yield() { swapcontext(&contexts_[static_cast<size_t>(running_)], &scheduler_); }
+
+inline int Block::barrier_rounds() const {
+  int rounds = barrier_.round();
+  for (const Warp& warp : warps_) rounds += warp.barrier.round();
+  return rounds;
+}
+
+inline void Block::run() {
+  current_block = this;
+  blockIdx.x = number_;
+  size_t left = contexts_.size();
+  while (left > 0) {
+    const size_t left_before = left;
+    const int rounds_before = barrier_rounds();
+    for (size_t i = contexts_.size(); i-- > 0;) {
+      if (finished_[i]) continue;
+      running_ = static_cast<int>(i);
+      threadIdx.x = running_;
+      swapcontext(&scheduler_, &contexts_[i]);
+      if (finished_[i]) --left;
+    }
+    if (left == left_before && barrier_rounds() == rounds_before) {
+      std::fprintf(stderr, "block %d: %zu threads wait for others that never come\n", number_,
+                   left);
+      std::abort();
+    }
+  }
+}
+
+inline void Block::wait_for_block() {
+  barrier_.wait([this] { yield(); });
+}
+
+inline std::array<uint64_t, kWarpSize> Block::exchange(uint64_t value) {
+  Warp& warp = warps_[static_cast<size_t>(running_ / kWarpSize)];
+  warp.values[static_cast<size_t>(running_ % kWarpSize)] = value;
+  warp.barrier.wait([this] { yield(); });
+  const std::array<uint64_t, kWarpSize> seen = warp.values;
+  warp.barrier.wait([this] { yield(); });
+  return seen;
+}
+
+// Runs `body` for every thread of every block, `side_by_side` blocks at a time.
+inline void launch(int blocks, int threads, int side_by_side, void (*body)(void*), void* argument) {
+  std::atomic<int> next{0};
+  auto work = [&] {
+    for (int number = next++; number < blocks; number = next++) {
+      Block(number, threads, body, argument).run();
+    }
+  };
+  std::vector<std::thread> workers;
+  for (int i = 0; i < side_by_side; ++i) workers.emplace_back(work);
+  for (std::thread& worker : workers) worker.join();
+}
+
+template <typename... Arguments, size_t... positions>
+void call(void (*kernel)(Arguments...), void** arguments, std::index_sequence<positions...>) {
+  kernel(*static_cast<Arguments*>(arguments[positions])...);
+}
+
+template <typename... Arguments>
+void call(void (*kernel)(Arguments...), void** arguments) {
+  call(kernel, arguments, std::index_sequence_for<Arguments...>{});
+}
+
+}  // namespace simt
+
+inline void __syncthreads() { simt::current_block->wait_for_block(); }
+inline void __syncwarp() { simt::current_block->exchange(0); }
+
+inline unsigned __ballot_sync(unsigned, bool vote) {
+  const auto votes = simt::current_block->exchange(vote);
+  unsigned result = 0;
+  for (int lane = 0; lane < simt::kWarpSize; ++lane) {
+    result |= static_cast<unsigned>(votes[static_cast<size_t>(lane)]) << lane;
+  }
+  return result;
+}
+
+inline unsigned __shfl_sync(unsigned, unsigned value, int lane) {
+  return static_cast<unsigned>(simt::current_block->exchange(value)[static_cast<size_t>(lane)]);
+}
+
+inline unsigned __shfl_up_sync(unsigned, unsigned value, int distance) {
+  const auto values = simt::current_block->exchange(value);
+  const int lane = threadIdx.x % simt::kWarpSize;
+  return static_cast<unsigned>(
+      values[static_cast<size_t>(lane < distance ? lane : lane - distance)]);
+}
+
+inline int __popc(unsigned value) { return __builtin_popcount(value); }
+inline int __ffs(unsigned value) { return __builtin_ffs(static_cast<int>(value)); }
+inline unsigned atomicAdd(unsigned* address, unsigned value) {
+  return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
+}
+
+#define SIMT_KERNEL(kernel)                                                               \
+  extern "C" void simt_launch(int blocks, int threads, int side_by_side, void** a) {      \
+    simt::launch(                                                                         \
+        blocks, threads, side_by_side,                                                    \
+        [](void* arguments) { simt::call(&kernel, static_cast<void**>(arguments)); }, a); \
+  }
