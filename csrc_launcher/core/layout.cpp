@@ -32,8 +32,8 @@ Layout::Layout(const int64_t* values, size_t count) : values_(values), group_cou
     if (entry[0] < 1 || entry[0] > std::numeric_limits<int32_t>::max()) {
       fail("layout: group ", i, " has bucket ", entry[0]);
     }
-    if (entry[1] != 0 && entry[1] != 1) {
-      fail("layout: group ", i, " has aligned = ", entry[1], ", allowed are 0 and 1");
+    if (entry[1] < 0 || entry[1] > 2) {
+      fail("layout: group ", i, " has aligned = ", entry[1], ", allowed are 0, 1 and 2");
     }
     if (entry[2] < 0 || entry[2] > feature_count() - features) {
       fail("layout: group ", i, " has ", entry[2], " features, but ", feature_count() - features,

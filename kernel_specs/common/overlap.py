@@ -1,8 +1,15 @@
-"""Overlapping the launches of one operator, which read the same inputs and write different parts of the output.
+"""Overlapping one launch with the next.
 
 Programmatic dependent launch: a launch that says so may start when every program of the launch before it has called
-`start_next` (or ended), and it must not end before that one has, or the work after the operator would start too early.
-Both are under a branch: the instructions take as long as a short program, and a launch of its own needs neither.
+`start_next` or `begin` (or ended). Two ways to use it:
+
+- The launches of one operator read the same inputs and write different parts of the output: each starts at once, and
+  calls `wait_for_previous` last, because a launch must not end before the one before it has, or the work after the
+  operator would start too early.
+- A launch reads what the one before it wrote: it starts early, and waits first, in `begin`. That hides the launch.
+
+All is under a branch: the instructions take as long as a short program, and a launch of its own needs none of them.
+``overlap`` is the sum of 1 (the next launch may start), 2 (wait last) and 4 (wait first).
 """
 
 import triton
@@ -15,8 +22,21 @@ INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 
 @triton.jit
+def begin(overlap):
+    """Wait for the launch before if ``overlap`` has 4, then let the next one start if it has 1.
+
+    In this order, because the next launch may read what the one before this wrote: once it runs, each program of this
+    launch has seen that one end. Nothing that an earlier launch writes may be read before this call.
+    """
+    if not INTERPRETED:
+        if overlap & 4 != 0:
+            gdc_wait()
+    start_next(overlap)
+
+
+@triton.jit
 def start_next(overlap):
-    """Let the next launch start, if bit 0 of ``overlap`` says that it may."""
+    """Let the next launch start, if ``overlap`` has 1."""
     if not INTERPRETED:
         if overlap & 1 != 0:
             gdc_launch_dependents()
@@ -24,7 +44,7 @@ def start_next(overlap):
 
 @triton.jit
 def wait_for_previous(overlap):
-    """Wait until the launch before has ended, if bit 1 of ``overlap`` says that this one overlaps it."""
+    """Wait until the launch before has ended, if ``overlap`` has 2."""
     if not INTERPRETED:
         if overlap & 2 != 0:
             gdc_wait()

@@ -6,8 +6,10 @@ elements, the dim rounded up to 16 bytes, so that rows can be read 16 bytes at a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
@@ -63,6 +65,8 @@ class FeatureMetadata:
         feature_dims: per feature, the dim of its table.
         table_offsets: per table, its first element in the weights.
         row_pitches: per table, elements between the starts of two rows.
+        first_global_rows: per table, the number of its first row among the rows of all tables, by which the backward
+            and the optimizer's states per row know it. Tables are counted in the order of ``features``.
         weights_numel: elements of all tables.
     """
 
@@ -72,6 +76,7 @@ class FeatureMetadata:
     feature_dims: list[int]
     table_offsets: list[int]
     row_pitches: list[int]
+    first_global_rows: list[int]
     weights_numel: int
 
 
@@ -111,7 +116,7 @@ def make_features(
     """Lay out tables in one 1-D tensor and describe them for the operators.
 
     Args:
-        tables: the tables, in the order in which they lie.
+        tables: the tables, in the order in which they lie in the weights.
         feature_tables: per feature, in the order of offsets and output, the name of its table; several features may
             look up one table. Default: each table is one feature.
         weights_dtype: float32, float16 or bfloat16.
@@ -127,36 +132,70 @@ def make_features(
     positions = feature_positions(tables, feature_tables)
     unit = VECTOR_BYTES // weights_dtype.itemsize
     pitches = [-(-table.dim // unit) * unit for table in tables]
-    starts, first_rows = [0], [0]
-    for table, pitch in zip(tables, pitches, strict=True):
-        starts.append(starts[-1] + table.rows * pitch)
-        first_rows.append(first_rows[-1] + table.rows)
+    starts = _starts([table.rows * pitch for table, pitch in zip(tables, pitches, strict=True)])
+    dims = [tables[position].dim for position in positions]
+    columns = _starts(dims)
 
-    buckets = _buckets()
-    groups: dict[int, list[list[int]]] = {}
-    column = 0
-    for feature, position in enumerate(positions):
-        dim = tables[position].dim
-        bucket = next(bucket for bucket in buckets if bucket >= dim)
-        row = [feature, starts[position], pitches[position], dim, tables[position].rows]
-        row += [column, position, first_rows[position]]
-        groups.setdefault(bucket, []).append(row)
-        column += dim
+    groups = _table_groups(tables, positions, columns, unit)
+    slots = sorted(
+        range(len(positions)), key=lambda feature: (groups[positions[feature]], positions[feature])
+    )
+    # Tables that no feature looks up come last.
+    counted = dict.fromkeys([*(positions[slot] for slot in slots), *range(len(tables))])
+    *first_rows, total_rows = _starts([tables[position].rows for position in counted])
+    numbered = dict(zip(counted, first_rows, strict=True))
+    first_global_rows = [numbered[position] for position in range(len(tables))]
 
-    ordered = sorted(groups.items())
-    layout = [LAYOUT_VERSION, len(positions), column, starts[-1], first_rows[-1]]
+    features = [
+        [
+            feature,
+            starts[position],
+            pitches[position],
+            dims[feature],
+            tables[position].rows,
+            columns[feature],
+            position,
+            first_global_rows[position],
+        ]
+        for feature, position in ((slot, positions[slot]) for slot in slots)
+    ]
+    layout = [LAYOUT_VERSION, len(positions), columns[-1], starts[-1], total_rows]
     layout.append(max(table.rows for table in tables))
-    for bucket, rows in ordered:
-        # Aligned: pitches and where tables start are multiples of 16 bytes by construction.
-        layout += [bucket, 1, len(rows)]
+    for group, count in Counter(groups[positions[slot]] for slot in slots).items():
+        layout += [*group, count]
     return FeatureMetadata(
-        features=torch.tensor(
-            [row for _, rows in ordered for row in rows], dtype=torch.int64, device=device
-        ),
+        features=torch.tensor(features, dtype=torch.int64, device=device),
         layout=layout,
         feature_tables=positions,
-        feature_dims=[tables[position].dim for position in positions],
+        feature_dims=dims,
         table_offsets=starts[:-1],
         row_pitches=pitches,
+        first_global_rows=first_global_rows,
         weights_numel=starts[-1],
     )
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    """Where each of some things begins that lie one after another; the last entry is the end."""
+    return [0, *accumulate(sizes)]
+
+
+def _table_groups(
+    tables: Sequence[TableSpec], feature_tables: Sequence[int], columns: Sequence[int], unit: int
+) -> list[tuple[int, int]]:
+    """Per table the group (bucket, aligned) of its features.
+
+    aligned is 2 if output rows, and the dim and every output column of the table, are whole vectors; else 1, since
+    pitches and where tables start are whole vectors by construction. All features of a table are in one group, so that
+    the order of slots is an order of tables.
+    """
+    buckets = _buckets()
+    odd = {
+        table
+        for table, column in zip(feature_tables, columns, strict=False)
+        if columns[-1] % unit or column % unit or tables[table].dim % unit
+    }
+    return [
+        (next(bucket for bucket in buckets if bucket >= table.dim), 1 if position in odd else 2)
+        for position, table in enumerate(tables)
+    ]

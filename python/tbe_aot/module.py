@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -136,11 +137,8 @@ class TableBatchedEmbeddingBags(nn.Module):
         if self.optimizer is None:
             return
         self.register_buffer("learning_rate", torch.empty(1, device=device), persistent=False)
-        for name in self.optimizer.row_state:
-            rows = sum(table.rows for table in self.table_specs)
-            self.register_buffer(name, torch.empty(rows, device=device), persistent=False)
-        for name in self.optimizer.weight_state:
-            state = torch.empty(self.weights.numel(), device=device)
+        for name in (*self.optimizer.row_state, *self.optimizer.weight_state):
+            state = torch.empty(self._state_numel(name), device=device)
             self.register_buffer(name, state, persistent=False)
         if self.optimizer.counts_updates:
             count = torch.empty(1, dtype=torch.int64, device=device)
@@ -356,17 +354,25 @@ class TableBatchedEmbeddingBags(nn.Module):
 
     def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """Per state of the optimizer and per table the view of it: [rows, dim], or [rows] for a number per row."""
-        states: dict[str, dict[str, torch.Tensor]] = {}
-        if self.optimizer is None:
-            return states
-        names = [spec.name for spec in self.table_specs]
-        rows = [spec.rows for spec in self.table_specs]
-        for name in self.optimizer.row_state:
-            parts = self.get_buffer(name).split(rows)
-            states[name] = dict(zip(names, parts, strict=True))
-        for name in self.optimizer.weight_state:
-            states[name] = self._views(self.get_buffer(name))
-        return states
+        optimizer = self.optimizer
+        names = () if optimizer is None else (*optimizer.row_state, *optimizer.weight_state)
+        return {name: self._state_views(name, self.get_buffer(name)) for name in names}
+
+    def _state_views(self, name: str, state: torch.Tensor) -> dict[str, torch.Tensor]:
+        if not self._is_per_row(name):
+            return self._views(state)
+        return {
+            spec.name: state[start : start + spec.rows]
+            for spec, start in zip(self.table_specs, self.metadata.first_global_rows, strict=True)
+        }
+
+    def _state_numel(self, name: str) -> int:
+        if not self._is_per_row(name):
+            return self.metadata.weights_numel
+        return sum(spec.rows for spec in self.table_specs)
+
+    def _is_per_row(self, name: str) -> bool:
+        return self.optimizer is not None and name in self.optimizer.row_state
 
     def table(self, name: str) -> torch.Tensor:
         """The [rows, dim] view of one table: writing to it changes the table.
@@ -481,18 +487,18 @@ class TableBatchedEmbeddingBags(nn.Module):
         state = [self.get_buffer(name) for name in self._state_names()]
         super()._apply(keeps_dtype(fn, state), recurse)  # type: ignore[no-untyped-call]
         if new_dtype != self.weights_dtype:
-            # 16 bytes hold another number of elements now: pitch, offsets and alignment change.
-            per_weight = () if self.optimizer is None else self.optimizer.weight_state
-            states = {name: self.get_buffer(name) for name in per_weight}
+            # 16 bytes hold another number of elements now: pitches, offsets and the order of slots change.
             old_views = self._views(self.weights.detach())
-            old_states = {name: self._views(state) for name, state in states.items()}
+            old_states = self.optimizer_state()
             self.metadata = metadata
-            moved = self._laid_out(old_views)
-            for name, views in old_states.items():
-                self._buffers[name] = self._laid_out(views)
-            self.weights = nn.Parameter(moved, requires_grad=self.weights.requires_grad)
             self.weights_dtype = new_dtype
             self.layout = metadata.layout
+            moved = self._laid_out(old_views, metadata.weights_numel, self._views)
+            self.weights = nn.Parameter(moved, requires_grad=self.weights.requires_grad)
+            for name, views in old_states.items():
+                self._buffers[name] = self._laid_out(
+                    views, self._state_numel(name), partial(self._state_views, name)
+                )
         # `to_empty` leaves the buffers without values.
         self.features = metadata.features.to(self.weights.device)
         if was_meta and not self.weights.is_meta:
@@ -501,12 +507,16 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.frozen_features = self._frozen_features(self.weights.device)
         return self
 
-    def _laid_out(self, views: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Copies of [rows, dim] tables in one tensor, as the metadata says."""
-        like = next(iter(views.values()))
-        laid_out = like.new_zeros(self.metadata.weights_numel)
-        for name, view in self._views(laid_out).items():
-            view.copy_(views[name])
+    @staticmethod
+    def _laid_out(
+        old: Mapping[str, torch.Tensor],
+        numel: int,
+        views_of: Callable[[torch.Tensor], dict[str, torch.Tensor]],
+    ) -> torch.Tensor:
+        """Copies of views of tables in one new tensor, where ``views_of`` has their places."""
+        laid_out = next(iter(old.values())).new_zeros(numel)
+        for name, view in views_of(laid_out).items():
+            view.copy_(old[name])
         return laid_out
 
     def _saved(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -283,7 +283,7 @@ def test_largest_batch(forward: Any) -> None:
         ({"layout": [1, 1, 16, 1, 1, 1, 16, 1]}, "layout: 8 integers given"),
         ({"layout": [2, 0, 0, 0, 0, 0]}, "format version 2 given, this library reads version 1"),
         ({"layout": [1, 1, -16, 1, 1, 1, 16, 1, 1]}, "layout: entry 2 is negative: -16"),
-        ({"layout": [1, 1, 16, 1, 1, 1, 16, 2, 1]}, "group 0 has aligned = 2"),
+        ({"layout": [1, 1, 16, 1, 1, 1, 16, 3, 1]}, "group 0 has aligned = 3"),
         ({"layout": [1, 1, 16, 1, 1, 1, 0, 1, 1]}, "group 0 has bucket 0"),
         ({"layout": [1, 1, 16, 1, 1, 1, 16, 1, 2]}, "group 0 has 2 features, but 1 of 1 are left"),
         (

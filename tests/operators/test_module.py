@@ -8,7 +8,7 @@ import io
 import pytest
 import torch
 
-from tbe_aot import TableBatchedEmbeddingBags, TableSpec
+from tbe_aot import TableBatchedEmbeddingBags, TableSpec, make_features
 from tests import oracle
 
 TABLES = [TableSpec("user", 20, 16), TableSpec("item", 30, 5)]
@@ -263,12 +263,58 @@ def test_tables_and_features_may_come_from_generators():
     assert module(torch.arange(3), torch.arange(4)).shape == (1, 12)
 
 
-def test_features_are_grouped_by_bucket_and_always_aligned():
-    tables = [TableSpec("wide", 5, 16), TableSpec("wider", 5, 33), TableSpec("odd", 5, 1)]
-    module = TableBatchedEmbeddingBags([*tables, TableSpec("widest", 5, 64)])
+def test_features_are_grouped_by_bucket_and_alignment():
+    tables = [TableSpec("wide", 5, 16), TableSpec("wider", 6, 33), TableSpec("odd", 7, 1)]
+    module = TableBatchedEmbeddingBags([*tables, TableSpec("widest", 8, 64)])
+    # Output columns 0, 16, 49 and 50 of 114: whole vectors of 4 elements nowhere.
     assert module.layout[6:] == [16, 1, 2, 64, 1, 2]
     assert module.features[:, 0].tolist() == [0, 2, 1, 3]
     assert module.features[:, 5].tolist() == [0, 49, 16, 50]
+    assert module.features[:, 7].tolist() == [0, 5, 12, 18]
+    assert module.metadata.first_global_rows == [0, 12, 5, 18]
+
+
+@pytest.mark.parametrize(
+    ("dims", "dtype", "groups"),
+    [
+        ([16, 8, 64], torch.float32, [16, 2, 2, 64, 2, 1]),
+        ([16, 8, 64], torch.float16, [16, 2, 2, 64, 2, 1]),
+        ([16, 12, 4], torch.float32, [16, 2, 3]),
+        # Dims, columns or the width are no whole vectors of 8.
+        ([16, 12, 4], torch.float16, [16, 1, 2, 16, 2, 1]),
+        ([16, 12], torch.bfloat16, [16, 1, 2]),
+        ([16, 5, 11], torch.float32, [16, 1, 2, 16, 2, 1]),
+        ([5, 16, 11], torch.float32, [16, 1, 3]),
+        ([16, 5], torch.float32, [16, 1, 2]),
+    ],
+)
+def test_gradients_of_whole_vectors(dims, dtype, groups):
+    specs = [TableSpec(f"t{i}", 4, dim) for i, dim in enumerate(dims)]
+    assert make_features(specs, None, dtype).layout[6:] == groups
+
+
+def test_features_of_one_table_are_in_one_group():
+    tables = [TableSpec("a", 3, 8), TableSpec("b", 5, 4), TableSpec("none", 7, 8)]
+    tables += [TableSpec("c", 9, 3), TableSpec("d", 11, 5), TableSpec("empty", 0, 4)]
+    # At columns 0, 8, 11, 16, 24, 28, 36 and 40 of 44.
+    looked_up = ["a", "c", "d", "a", "b", "a", "empty", "b"]
+    metadata = make_features(tables, looked_up)
+    assert metadata.layout[:6] == [1, 8, 44, 3 * 8 + 5 * 4 + 7 * 8 + 9 * 4 + 11 * 8, 35, 11]
+    assert metadata.layout[6:] == [16, 1, 2, 16, 2, 6]
+    slots = metadata.features[:, [0, 6, 7]].tolist()
+    assert slots == [
+        [1, 3, 0],
+        [2, 4, 9],
+        [0, 0, 20],
+        [3, 0, 20],
+        [5, 0, 20],
+        [4, 1, 23],
+        [7, 1, 23],
+        [6, 5, 28],
+    ]
+    assert metadata.first_global_rows == [20, 23, 28, 0, 9, 28]
+    # One odd column of a table, and the whole table reads its gradients element by element.
+    assert make_features(tables, ["a", "d", "a", "c"]).layout[6:] == [16, 1, 4]
 
 
 def test_explain_names_every_launch():

@@ -70,7 +70,7 @@ FORWARD: list[tuple[str, Any, str]] = [
     ("layout", [*changed_layout(8, 4), 16, 1, -2], "layout has the negative integer -2"),
     ("layout", changed_layout(6, 0), "layout has buckets of 0 to 0, expected 1 to 2147483647"),
     ("layout", [*changed_layout(6, 2**31), 16, 1, 0], "layout has buckets of 16 to 2147483648, "),
-    ("layout", changed_layout(7, 2), "layout has a group with aligned = 2, expected 0 or 1"),
+    ("layout", changed_layout(7, 3), "layout has a group with aligned = 3, expected 0 to 2"),
     ("layout", changed_layout(8, 5), "layout's groups hold 5 features, expected 2"),
     ("indices", torch.empty(4), "indices is float32, expected int32 or int64"),
     ("indices", torch.zeros(2, 2).long(), "indices has 2 dimensions, expected 1"),
@@ -119,7 +119,7 @@ CHECK_BOUNDS: list[tuple[str, Any, str]] = [
     ("features", torch.zeros(1, 8).long(), r"features has shape \[1, 8\], expected \[2, 8\]"),
     ("layout", [], "layout has 0 integers"),
     ("layout", changed_layout(5, -7), "layout has the negative integer -7"),
-    ("layout", changed_layout(7, 3), "layout has a group with aligned = 3, expected 0 or 1"),
+    ("layout", changed_layout(7, 3), "layout has a group with aligned = 3, expected 0 to 2"),
     (
         "bounds_mode",
         "raise",

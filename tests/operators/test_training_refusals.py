@@ -28,7 +28,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("sgd", "grad_output", torch.ones(2, 12).requires_grad_(), "grad_output requires grad, but"),
     ("sgd", "weights", torch.empty(75), "weights has 75 elements, expected at least 76"),
     ("sgd", "weights", torch.empty(76).requires_grad_(), "weights requires grad, but"),
-    ("sgd", "layout", [1, 2, 12, 76, 12, 7, 16, 2, 2], "a group with aligned = 2, expected 0 or 1"),
+    ("sgd", "layout", [1, 2, 12, 76, 12, 7, 16, 3, 2], "a group with aligned = 3, expected 0 to 2"),
     ("sgd", "layout", [1, 2, 12, 76, -12, 7, 16, 1, 2], "layout has the negative integer -12"),
     ("sgd", "offsets", torch.zeros(4).long(), r"offsets has 4 elements, expected T\*B\+1"),
     ("sgd", "optimizer", "lamb", "optimizer is 'lamb', expected 'sgd', 'rowwise_adagrad', "),

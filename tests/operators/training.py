@@ -170,7 +170,10 @@ def state_views(lookup: Lookup, state: torch.Tensor) -> list[torch.Tensor]:
     """Per table its part of the weights, or of a state: [rows, dim], or [rows] for a number per row."""
     metadata = lookup.metadata
     if state.numel() != metadata.weights_numel:
-        return list(state.split([table.shape[0] for table in lookup.tables]))
+        return [
+            state[start : start + table.shape[0]]
+            for start, table in zip(metadata.first_global_rows, lookup.tables, strict=True)
+        ]
     return [
         state.as_strided(table.shape, (pitch, 1), offset)
         for table, pitch, offset in zip(

@@ -1,0 +1,46 @@
+"""Adam: two numbers of state per weight."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _bias_correction(beta, step):
+    """1 - beta^step, in fp64 until it is rounded: for a beta near 1 little is left."""
+    return (1.0 - tl.exp(step.to(tl.float64) * tl.log(beta.to(tl.float64)))).to(tl.float32)
+
+
+@triton.jit
+def adam(
+    weights,
+    gradient,
+    momentum1,
+    momentum2,
+    position,
+    mask,
+    step,
+    learning_rate,
+    eps,
+    beta1,
+    beta2,
+    l2_decay,
+    decoupled_decay,
+):
+    """Updated rows [rows, columns] fp32; both momenta change in place, at the ``position`` of each weight.
+
+    h = g + l2 * w;  m1 = beta1 * m1 + (1 - beta1) * h;  m2 = beta2 * m2 + (1 - beta2) * h^2
+    w = (1 - lr * decoupled) * w - lr * (m1 / (1 - beta1^t)) / (sqrt(m2 / (1 - beta2^t)) + eps)
+
+    t is ``step``, the number of this update, from 1 on. The betas are fp64: 1 - beta2 has few digits.
+    """
+    h = gradient + l2_decay * weights
+    first = tl.load(momentum1 + position, mask=mask, other=0.0)
+    second = tl.load(momentum2 + position, mask=mask, other=0.0)
+    first = beta1.to(tl.float32) * first + (1.0 - beta1).to(tl.float32) * h
+    second = beta2.to(tl.float32) * second + (1.0 - beta2).to(tl.float32) * (h * h)
+    tl.store(momentum1 + position, first, mask=mask)
+    tl.store(momentum2 + position, second, mask=mask)
+    mean = first / _bias_correction(beta1, step)
+    deviation = tl.sqrt_rn(second / _bias_correction(beta2, step))
+    kept = 1.0 - learning_rate * decoupled_decay
+    return kept * weights - learning_rate * mean / (deviation + eps)

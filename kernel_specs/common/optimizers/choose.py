@@ -1,0 +1,88 @@
+"""The one place that knows which optimizers there are."""
+
+import triton
+import triton.language as tl
+
+from common.optimizers.adagrad import adagrad as adagrad_formula
+from common.optimizers.adam import adam as adam_formula
+from common.optimizers.rowwise import rowwise as rowwise_formula
+
+
+@triton.jit
+def load_step(step, OPTIMIZER: tl.constexpr):
+    """The number of this update, from 1 on, for an optimizer that counts; others have no counter to read."""
+    if OPTIMIZER == "adam":
+        return tl.load(step)
+    return tl.full([], 0, tl.int64)
+
+
+@triton.jit
+def updated_rows(
+    weights,
+    gradient,
+    momentum1,
+    momentum2,
+    row,
+    position,
+    live,
+    mask,
+    dim,
+    step,
+    learning_rate,
+    eps,
+    beta1,
+    beta2,
+    l2_decay,
+    decoupled_decay,
+    adagrad,
+    OPTIMIZER: tl.constexpr,
+):
+    """One step of the optimizer: ``weights`` [rows, columns] fp32 after it. Its state changes in place.
+
+    ``gradient`` [rows, columns] is the sum over each row's lookups, 0 outside ``mask``; ``row`` [rows] the global row,
+    where a number per row has its place; ``position`` [rows, columns] the element, where a number per weight has it.
+    ``adagrad``: row-wise Adagrad rather than SGD, for OPTIMIZER "rowwise".
+    """
+    if OPTIMIZER == "rowwise":
+        return rowwise_formula(
+            weights,
+            gradient,
+            momentum1,
+            row,
+            live,
+            dim,
+            learning_rate,
+            eps,
+            l2_decay,
+            decoupled_decay,
+            adagrad,
+        )
+    elif OPTIMIZER == "adagrad":
+        return adagrad_formula(
+            weights,
+            gradient,
+            momentum1,
+            position,
+            mask,
+            learning_rate,
+            eps,
+            l2_decay,
+            decoupled_decay,
+        )
+    else:
+        tl.static_assert(OPTIMIZER == "adam", "an optimizer without a formula")
+        return adam_formula(
+            weights,
+            gradient,
+            momentum1,
+            momentum2,
+            position,
+            mask,
+            step,
+            learning_rate,
+            eps,
+            beta1,
+            beta2,
+            l2_decay,
+            decoupled_decay,
+        )

@@ -1,0 +1,108 @@
+"""One step of the optimizer for every row that at least CHUNK lookups use.
+
+    g = sum over the run's chunks of partials[slot of the chunk]
+    row, state = optimizer(row, g, state)
+
+`sum_chunks` made the partial sums; the chunks of a run have consecutive slots, so a program that finds the first one
+has found all. ROWS partial sums a step, added in a fixed tree: a row's bits depend on its run alone. The sums are
+still multiplied by ``gradient_scale`` and divided by it here. fp32 arithmetic; the row is rounded once.
+"""
+
+import triton
+import triton.language as tl
+from common.gradients import load_scale
+from common.optimizers.choose import load_step, updated_rows
+from common.overlap import begin, wait_for_previous
+from common.table_rows import columns_of_rows, find_rows, store_row
+
+
+@triton.jit
+def update_long_runs_kernel(
+    weights,  # 1-D, every table
+    partials,  # [chunk_slots, partial_stride] fp32
+    momentum1,  # fp32, a number per row or per weight, as the optimizer needs
+    momentum2,  # fp32, a number per weight
+    learning_rate,  # [1] fp32
+    step,  # [1] int64, number of this update; read by adam
+    gradient_scale,  # [1] fp32, read if scaled
+    found_inf,  # [1] fp32, read if checked: nothing changes unless it is 0
+    features,  # [T, 8] int64
+    run_starts,  # [runs + 1]
+    run_rows,  # [runs] int64
+    run_slots,  # [runs]
+    run_begins,  # first run of each slot, from this launch's first one on
+    chunk_starts,  # [chunk_slots], -1 for none
+    chunk_runs,  # [chunk_slots], -1 for none
+    group_slots,  # slots of this launch
+    chunk_slots,
+    partial_stride,  # at least BUCKET, a multiple of 16
+    eps,
+    beta1,  # fp64
+    beta2,  # fp64
+    l2_decay,
+    decoupled_decay,
+    adagrad,  # row-wise Adagrad rather than SGD
+    scaled,
+    checked,
+    overlap,  # see common.overlap
+    WEIGHT_DTYPE: tl.constexpr,
+    BUCKET: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    OPTIMIZER: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    # 16 bytes of weights in elements: what divides an aligned launch's rows and dims.
+    UNIT: tl.constexpr = (4 if WEIGHT_DTYPE == "fp32" else 8) if ALIGNED else 1
+
+    begin(overlap)
+    first = tl.load(run_begins)
+    end = tl.load(run_begins + group_slots)
+    end = tl.where(tl.load(found_inf, mask=checked != 0, other=0.0) != 0, first, end)
+    rate = tl.load(learning_rate)
+    count = load_step(step, OPTIMIZER)
+    unscale = 1.0 / load_scale(gradient_scale, scaled)
+    stride = tl.multiple_of(partial_stride, 16).to(tl.int64)
+    column = tl.arange(0, BUCKET)
+    for chunk_slot in range(tl.program_id(0), chunk_slots, tl.num_programs(0)):
+        run = tl.load(chunk_runs + chunk_slot)
+        if (run >= first) & (run < end):
+            start = tl.load(run_starts + run)
+            if start == tl.load(chunk_starts + chunk_slot):
+                chunks = (tl.load(run_starts + run + 1) - start) // CHUNK
+                # Blocks of one row: what follows is written for blocks.
+                live = tl.full([1], 1, tl.int1)
+                block_run = run + tl.zeros([1], tl.int32)
+                row = tl.load(run_rows + block_run)
+                element, dim = find_rows(features, tl.load(run_slots + block_run), row, live, UNIT)
+                mask = columns_of_rows(dim, live, column, UNIT)
+                position = element[:, None] + column[None, :]
+                value = tl.load(weights + position, mask=mask, other=0.0).to(tl.float32)
+                chunk = tl.arange(0, ROWS)
+                total = tl.zeros([ROWS, BUCKET], tl.float32)
+                for _ in range(0, chunks, ROWS):
+                    partial = (chunk_slot + chunk)[:, None] * stride + column[None, :]
+                    total += tl.load(partials + partial, mask=(chunk < chunks)[:, None], other=0.0)
+                    chunk += ROWS
+                value = updated_rows(
+                    value,
+                    tl.sum(total, axis=0)[None, :] * unscale,
+                    momentum1,
+                    momentum2,
+                    row,
+                    position,
+                    live,
+                    mask,
+                    dim,
+                    count,
+                    rate,
+                    eps,
+                    beta1,
+                    beta2,
+                    l2_decay,
+                    decoupled_decay,
+                    adagrad,
+                    OPTIMIZER,
+                )
+                store_row(weights, position, value, mask)
+    wait_for_previous(overlap)

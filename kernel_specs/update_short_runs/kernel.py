@@ -1,0 +1,139 @@
+"""One step of the optimizer for every row that fewer than CHUNK lookups use.
+
+    g = sum over the run's lookups i, in their order, of factor_i * clamp(gradient[positions_i : positions_i + D])
+    row, state = optimizer(row, g, state)
+
+A run is the lookups of one row, side by side in sorted order: ``run_starts[r] .. run_starts[r + 1]``. Longer runs are
+left to `sum_chunks` and `update_long_runs`. Gradients are clamped and summed as they come, multiplied by
+``gradient_scale``; the sum is divided by it. fp32 arithmetic; the row is rounded once.
+
+A program owns RUNS runs at a time, in lockstep, and goes on to the tile ``num_programs`` further. A row's bits depend
+on its run alone, not on its neighbours in the tile. What describes the next tile, its first positions too, is loaded
+while this one is summed: otherwise each tile waits for three loads that depend on each other.
+"""
+
+import triton
+import triton.language as tl
+from common.gradients import clip_limit, load_gradients, load_scale
+from common.optimizers.choose import load_step, updated_rows
+from common.overlap import begin, wait_for_previous
+from common.table_rows import columns_of_rows, find_rows, store_row
+
+
+@triton.jit
+def load_runs(run_starts, run_rows, run_slots, run, end):
+    """(first lookup, end of the lookups, global row, slot in the feature table) of each run."""
+    exists = run < end
+    start = tl.load(run_starts + run, mask=exists, other=0)
+    stop = tl.load(run_starts + run + 1, mask=exists, other=0)
+    row = tl.load(run_rows + run, mask=exists, other=0)
+    slot = tl.load(run_slots + run, mask=exists, other=0)
+    return start, stop, row, slot
+
+
+@triton.jit
+def update_short_runs_kernel(
+    weights,  # 1-D, every table
+    gradient,  # of the output
+    momentum1,  # fp32, a number per row or per weight, as the optimizer needs
+    momentum2,  # fp32, a number per weight
+    learning_rate,  # [1] fp32
+    step,  # [1] int64, number of this update; read by adam
+    gradient_scale,  # [1] fp32, read if scaled
+    found_inf,  # [1] fp32, read if checked: nothing changes unless it is 0
+    features,  # [T, 8] int64
+    positions,  # [N], sorted: first element of each lookup's bag in the gradient
+    factors,  # [N] fp32, sorted; read if FACTORED
+    run_starts,  # [runs + 1]
+    run_rows,  # [runs] int64
+    run_slots,  # [runs]
+    run_begins,  # first run of each slot, from this launch's first one on
+    group_slots,  # slots of this launch
+    eps,
+    beta1,  # fp64
+    beta2,  # fp64
+    l2_decay,
+    decoupled_decay,
+    clip,  # bound of the gradient's elements, infinite for none
+    adagrad,  # row-wise Adagrad rather than SGD
+    scaled,
+    checked,
+    overlap,  # see common.overlap
+    WEIGHT_DTYPE: tl.constexpr,
+    BUCKET: tl.constexpr,
+    FACTORED: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    OPTIMIZER: tl.constexpr,
+    RUNS: tl.constexpr,
+    UNROLL: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    # 16 bytes of weights in elements: what divides an aligned launch's rows, dims and positions.
+    UNIT: tl.constexpr = (4 if WEIGHT_DTYPE == "fp32" else 8) if ALIGNED else 1
+
+    begin(overlap)
+    first = tl.load(run_begins)
+    end = tl.load(run_begins + group_slots)
+    end = tl.where(tl.load(found_inf, mask=checked != 0, other=0.0) != 0, first, end)
+    rate = tl.load(learning_rate)
+    count = load_step(step, OPTIMIZER)
+    scale = load_scale(gradient_scale, scaled)
+    limit = clip_limit(clip, scale)
+    unscale = 1.0 / scale
+
+    column = tl.arange(0, BUCKET)
+    lane = tl.arange(0, RUNS)
+    stride = tl.num_programs(0) * RUNS
+    first += tl.program_id(0) * RUNS
+    start, stop, row, slot = load_runs(run_starts, run_rows, run_slots, first + lane, end)
+    position = tl.load(positions + start, mask=first + lane < end, other=0)
+    for tile in range(first, end, stride):
+        run = tile + lane
+        live = (run < end) & (stop - start < CHUNK)
+        element, dim = find_rows(features, slot, row, live, UNIT)
+        mask = columns_of_rows(dim, live, column, UNIT)
+
+        # Added to 0, as all others are: a sum of -0 would tell how many neighbours' steps follow.
+        total = 0.0 + load_gradients(
+            gradient, position, factors, start, live, mask, column, limit, FACTORED, UNIT
+        )
+        weight_position = element[:, None] + column[None, :]
+        value = tl.load(weights + weight_position, mask=mask, other=0.0).to(tl.float32)
+        next_run = run + stride
+        next_start, next_stop, next_row, next_slot = load_runs(
+            run_starts, run_rows, run_slots, next_run, end
+        )
+        lookup = start + 1
+        for _ in range(1, tl.max(tl.where(live, stop - start, 0), axis=0), UNROLL):
+            for _ in tl.static_range(UNROLL):
+                used = live & (lookup < stop)
+                position = tl.load(positions + lookup, mask=used, other=0)
+                total += load_gradients(
+                    gradient, position, factors, lookup, used, mask, column, limit, FACTORED, UNIT
+                )
+                lookup += 1
+        position = tl.load(positions + next_start, mask=next_run < end, other=0)
+
+        value = updated_rows(
+            value,
+            total * unscale,
+            momentum1,
+            momentum2,
+            row,
+            weight_position,
+            live,
+            mask,
+            dim,
+            count,
+            rate,
+            eps,
+            beta1,
+            beta2,
+            l2_decay,
+            decoupled_decay,
+            adagrad,
+            OPTIMIZER,
+        )
+        store_row(weights, weight_position, value, mask)
+        start, stop, row, slot = next_start, next_stop, next_row, next_slot
+    wait_for_previous(overlap)
