@@ -30,6 +30,17 @@ int guarded(Body body) noexcept {
   return 1;
 }
 
+// Calls a planner that takes a request and a layout; keeps its plan and the reasons.
+template <typename Planner, typename Request>
+int make_plan(const Planner& planner, const Request& request, const int64_t* layout,
+              size_t layout_size, tbe_aot_plan** plan) {
+  return guarded([&] {
+    auto made = std::make_unique<tbe_aot_plan>();
+    made->plan = planner(request, tbe_aot::Layout(layout, layout_size), &made->reasons);
+    *plan = made.release();
+  });
+}
+
 }  // namespace
 
 const char* tbe_aot_last_error() { return last_error.c_str(); }
@@ -61,12 +72,36 @@ int tbe_aot_pack_verify(const tbe_aot::Pack* pack, int32_t blob) {
 
 int tbe_aot_plan_forward(const tbe_aot::ForwardRequest* request, const int64_t* layout,
                          size_t layout_size, tbe_aot_plan** plan) {
+  return make_plan(tbe_aot::plan_forward, *request, layout, layout_size, plan);
+}
+
+int tbe_aot_plan_transpose(const tbe_aot::TransposeRequest* request, const int64_t* layout,
+                           size_t layout_size, tbe_aot_plan** plan) {
+  return make_plan(tbe_aot::plan_transpose, *request, layout, layout_size, plan);
+}
+
+int tbe_aot_plan_backward_update(const tbe_aot::BackwardUpdateRequest* request,
+                                 const int64_t* layout, size_t layout_size, tbe_aot_plan** plan) {
+  return make_plan(tbe_aot::plan_backward_update, *request, layout, layout_size, plan);
+}
+
+int tbe_aot_plan_per_sample_weights_gradient(const tbe_aot::SampleWeightsGradientRequest* request,
+                                             const int64_t* layout, size_t layout_size,
+                                             tbe_aot_plan** plan) {
+  return make_plan(tbe_aot::plan_per_sample_weights_gradient, *request, layout, layout_size, plan);
+}
+
+int tbe_aot_transpose_scratch_bytes(const tbe_aot::TransposeRequest* request, const int64_t* layout,
+                                    size_t layout_size, int64_t* bytes) {
   return guarded([&] {
-    auto made = std::make_unique<tbe_aot_plan>();
-    made->plan =
-        tbe_aot::plan_forward(*request, tbe_aot::Layout(layout, layout_size), &made->reasons);
-    *plan = made.release();
+    *bytes = tbe_aot::transpose_scratch_bytes(*request, tbe_aot::Layout(layout, layout_size));
   });
+}
+
+int tbe_aot_partials_bytes(int64_t lookups, const int64_t* layout, size_t layout_size,
+                           int64_t* bytes) {
+  return guarded(
+      [&] { *bytes = tbe_aot::partials_bytes(lookups, tbe_aot::Layout(layout, layout_size)); });
 }
 
 int tbe_aot_plan_check_bounds(const tbe_aot::CheckBoundsRequest* request, tbe_aot_plan** plan) {
@@ -89,6 +124,10 @@ void tbe_aot_plan_free(tbe_aot_plan* plan) { delete plan; }
 
 int tbe_aot_device_arch(int32_t device, int32_t* arch) {
   return guarded([&] { *arch = tbe_aot::device_arch(device); });
+}
+
+int tbe_aot_device_multiprocessors(int32_t device, int32_t* count) {
+  return guarded([&] { *count = tbe_aot::device_multiprocessors(device); });
 }
 
 int tbe_aot_run(const tbe_aot_plan* plan, int32_t device, void* stream) {

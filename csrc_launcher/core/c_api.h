@@ -41,6 +41,21 @@ TBE_AOT_EXPORT int tbe_aot_plan_forward(const tbe_aot::ForwardRequest* request,
                                         tbe_aot_plan** plan);
 TBE_AOT_EXPORT int tbe_aot_plan_check_bounds(const tbe_aot::CheckBoundsRequest* request,
                                              tbe_aot_plan** plan);
+TBE_AOT_EXPORT int tbe_aot_plan_transpose(const tbe_aot::TransposeRequest* request,
+                                          const int64_t* layout, size_t layout_size,
+                                          tbe_aot_plan** plan);
+TBE_AOT_EXPORT int tbe_aot_plan_backward_update(const tbe_aot::BackwardUpdateRequest* request,
+                                                const int64_t* layout, size_t layout_size,
+                                                tbe_aot_plan** plan);
+TBE_AOT_EXPORT int tbe_aot_plan_per_sample_weights_gradient(
+    const tbe_aot::SampleWeightsGradientRequest* request, const int64_t* layout, size_t layout_size,
+    tbe_aot_plan** plan);
+// Memory, in bytes, that the plans of the backward are given.
+TBE_AOT_EXPORT int tbe_aot_transpose_scratch_bytes(const tbe_aot::TransposeRequest* request,
+                                                   const int64_t* layout, size_t layout_size,
+                                                   int64_t* bytes);
+TBE_AOT_EXPORT int tbe_aot_partials_bytes(int64_t lookups, const int64_t* layout,
+                                          size_t layout_size, int64_t* bytes);
 TBE_AOT_EXPORT const tbe_aot::Plan* tbe_aot_plan_get(const tbe_aot_plan* plan);
 TBE_AOT_EXPORT size_t tbe_aot_plan_reason_count(const tbe_aot_plan* plan);
 TBE_AOT_EXPORT const char* tbe_aot_plan_reason(const tbe_aot_plan* plan, size_t index);
@@ -48,6 +63,7 @@ TBE_AOT_EXPORT void tbe_aot_plan_free(tbe_aot_plan* plan);
 
 // launcher.h
 TBE_AOT_EXPORT int tbe_aot_device_arch(int32_t device, int32_t* arch);
+TBE_AOT_EXPORT int tbe_aot_device_multiprocessors(int32_t device, int32_t* count);
 TBE_AOT_EXPORT int tbe_aot_run(const tbe_aot_plan* plan, int32_t device, void* stream);
 TBE_AOT_EXPORT int tbe_aot_preload(int32_t device, int32_t kernel, int32_t variant);
 TBE_AOT_EXPORT int tbe_aot_is_capturing(int32_t device, void* stream, bool* capturing);

@@ -65,6 +65,9 @@ Device::Device(int32_t ordinal) : ordinal_(ordinal) {
   driver.check(
       driver.cuDeviceGetAttribute(&minor_, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle_),
       "cuDeviceGetAttribute", "asking for the compute capability of ", *this);
+  driver.check(driver.cuDeviceGetAttribute(&multiprocessors_,
+                                           CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, handle_),
+               "cuDeviceGetAttribute", "asking for the number of multiprocessors of ", *this);
   // Cubins are compiled for arch-specific targets (sm_90a), which run on that very capability only.
   for (int32_t i = 0; i < kBuild.arch_count; ++i) {
     if (kBuild.archs[i].major == major_ && kBuild.archs[i].minor == minor_) arch_ = i;

@@ -25,6 +25,8 @@ class Device {
   // Index in kBuild.archs of the arch whose cubins run here; throws Error when there is none.
   int32_t arch() const;
 
+  int32_t multiprocessors() const { return multiprocessors_; }
+
   // The primary context, retained at the first call and for the life of the process: merely asking
   // for a device's arch must not create a context on it.
   CUcontext context();
@@ -42,6 +44,7 @@ class Device {
   std::string name_;
   int32_t major_ = 0;
   int32_t minor_ = 0;
+  int32_t multiprocessors_ = 0;
   int32_t arch_ = -1;
   std::mutex mutex_;
   std::atomic<CUcontext> context_{nullptr};

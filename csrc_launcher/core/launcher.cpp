@@ -55,6 +55,8 @@ void launch(const Driver& driver, Device& device, int32_t arch, const Launch& la
 
 int32_t device_arch(int32_t device) { return get_device(device).arch(); }
 
+int32_t device_multiprocessors(int32_t device) { return get_device(device).multiprocessors(); }
+
 void run(const Plan& plan, int32_t device_ordinal, void* stream_handle) {
   Device& device = get_device(device_ordinal);
   if (device.arch() != plan.arch) {

@@ -16,6 +16,9 @@ namespace tbe_aot {
 // The arch (index in kBuild.archs) whose cubins run on CUDA device `device`.
 int32_t device_arch(int32_t device);
 
+// The multiprocessors of CUDA device `device`.
+int32_t device_multiprocessors(int32_t device);
+
 // Loads what `plan` needs and is not loaded yet, then clears and launches on `stream` (a CUstream).
 // Nothing reaches the stream unless everything could be loaded.
 void run(const Plan& plan, int32_t device, void* stream);

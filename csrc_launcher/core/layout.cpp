@@ -48,7 +48,14 @@ Layout::Layout(const int64_t* values, size_t count) : values_(values), group_cou
 
 FeatureGroup Layout::group(size_t index) const {
   const int64_t* entry = values_ + kHeaderSize + index * kGroupSize;
-  return {static_cast<int32_t>(entry[0]), entry[1] != 0, entry[2]};
+  return {static_cast<int32_t>(entry[0]), static_cast<int32_t>(entry[1]), entry[2]};
+}
+
+bool Layout::all_rows_aligned() const {
+  for (size_t i = 0; i < group_count_; ++i) {
+    if (group(i).aligned < 2) return false;
+  }
+  return true;
 }
 
 }  // namespace tbe_aot

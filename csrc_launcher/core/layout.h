@@ -23,7 +23,10 @@ enum FeatureColumn : int32_t {
 // Consecutive rows of the `features` tensor that one launch serves.
 struct FeatureGroup {
   int32_t bucket;
-  bool aligned;
+  // 1: rows of the weights start at multiples of 16 bytes and are padded to them. 2: so do rows of
+  // the output, and of the gradient: dims, output columns and the width of the output are multiples
+  // of what 16 bytes of weights hold.
+  int32_t aligned;
   int64_t feature_count;
 };
 
@@ -45,6 +48,10 @@ class Layout {
   int64_t max_rows() const { return values_[5]; }  // Rows of the largest table.
   size_t group_count() const { return group_count_; }
   FeatureGroup group(size_t index) const;
+
+  // Whether rows of a 1-D output (VBE) lie at multiples of what 16 bytes of weights hold, as rows
+  // of that size do, one after another.
+  bool all_rows_aligned() const;
 
  private:
   const int64_t* values_;

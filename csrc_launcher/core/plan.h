@@ -49,6 +49,8 @@ class LaunchList {
   const Launch& operator[](size_t index) const {
     return index < kInlineCapacity ? inline_[index] : overflow_[index - kInlineCapacity];
   }
+  // The launch added last; there is one.
+  Launch& back() { return size_ <= kInlineCapacity ? inline_[size_ - 1] : overflow_.back(); }
 
  private:
   size_t size_ = 0;

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/kernel_lookup.h"
 #include "core/kernel_table.h"
+#include "core/launch_chain.h"
 #include "core/launch_limits.h"
 #include "core/planner.h"
 #include "tbe_aot_generated.h"
@@ -30,13 +31,7 @@ void check(const CheckBoundsRequest& request) {
 template <typename Args>
 void add_launch(Plan& plan, int32_t kernel, const Choice& choice, int64_t grid_x, int64_t grid_y,
                 const Args& args, const char* purpose, Reasons* reasons) {
-  Launch& launch = plan.launches.add();
-  launch.kernel = kernel;
-  launch.variant = choice.variant;
-  launch.grid[0] = static_cast<uint32_t>(grid_x);
-  launch.grid[1] = static_cast<uint32_t>(grid_y);
-  launch.grid[2] = 1;
-  launch.set_args(args);
+  append_launch(plan, kernel, choice, grid_x, grid_y, args);
   if (reasons != nullptr) {
     reasons->push_back(
         join(choice.info->name, " on grid (", grid_x, ", ", grid_y, ", 1): ", purpose));

@@ -1,10 +1,11 @@
 #include <algorithm>
-#include <iterator>
 #include <string>
 
+#include "core/axis_values.h"
 #include "core/error.h"
 #include "core/kernel_lookup.h"
 #include "core/kernel_table.h"
+#include "core/launch_chain.h"
 #include "core/launch_limits.h"
 #include "core/planner.h"
 #include "tbe_aot_generated.h"
@@ -21,48 +22,7 @@ using generated::ForwardWeightDtype;
 using generated::ForwardWeighted;
 using generated::kForwardKernel;
 
-// Aligned variants move this many bytes at once.
-constexpr int64_t kVectorBytes = 16;
-
-// Bits of the kernel's argument `overlap`.
-constexpr int32_t kNextMayStart = 1;
-constexpr int32_t kOverlapsPrevious = 2;
-
 constexpr int32_t kShapeAxis = 5;  // In ForwardAxes.
-
-ForwardWeightDtype to_axis(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kFloat32:
-      return ForwardWeightDtype::fp32;
-    case Dtype::kFloat16:
-      return ForwardWeightDtype::fp16;
-    case Dtype::kBFloat16:
-      return ForwardWeightDtype::bf16;
-  }
-  fail("weight dtype number ", static_cast<int32_t>(dtype), " is none of fp32, fp16, bf16");
-}
-
-ForwardIndexWidth to_axis(int32_t index_width) {
-  if (index_width == 32) return ForwardIndexWidth::i32;
-  if (index_width == 64) return ForwardIndexWidth::i64;
-  fail("indices have ", index_width, " bits, allowed are 32 and 64");
-}
-
-ForwardBucket find_bucket(int32_t bucket) {
-  const auto begin = std::begin(generated::kForwardBucketValues);
-  const auto end = std::end(generated::kForwardBucketValues);
-  const auto found = std::find(begin, end, bucket);
-  if (found == end) {
-    std::string known;
-    for (auto value = begin; value != end; ++value) known += join(" ", *value);
-    fail("the layout has a group of bucket ", bucket, "; the kernels' buckets are", known);
-  }
-  return static_cast<ForwardBucket>(found - begin);
-}
-
-bool is_vector_aligned(const void* address) {
-  return reinterpret_cast<uintptr_t>(address) % kVectorBytes == 0;
-}
 
 // Why no group of this call may use an aligned variant; null when nothing speaks against it.
 const char* why_all_generic(const ForwardRequest& request) {
@@ -107,7 +67,7 @@ GroupChoice choose_for_group(const ForwardRequest& request, ForwardAxes axes) {
 }
 
 std::string describe_alignment(const FeatureGroup& group, const char* generic_reason) {
-  if (!group.aligned)
+  if (group.aligned == 0)
     return "generic because rows of the group do not start at multiples of 16 bytes";
   if (generic_reason == nullptr) {
     return "aligned because every row of the group starts at a multiple of 16 bytes";
@@ -126,15 +86,6 @@ std::string describe_shape(const ForwardRequest& request, const GroupChoice& cho
               choice.mean_length_below);
 }
 
-// Launches of all groups: one for as many features as a grid can hold.
-int64_t count_launches(const Layout& layout) {
-  int64_t count = 0;
-  for (size_t i = 0; i < layout.group_count(); ++i) {
-    count += ceil_div(layout.group(i).feature_count, kMaxGridY);
-  }
-  return count;
-}
-
 }  // namespace
 
 Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* reasons) {
@@ -149,8 +100,8 @@ Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* 
   const bool vbe = request.vbe_bag_offsets != nullptr;
   const char* generic_reason = why_all_generic(request);
   ForwardAxes axes{};
-  axes.weight_dtype = to_axis(request.weight_dtype);
-  axes.index_width = to_axis(request.index_width);
+  axes.weight_dtype = dtype_axis<ForwardWeightDtype>(request.weight_dtype, "weight");
+  axes.index_width = index_width_axis<ForwardIndexWidth>(request.index_width);
   axes.weighted = request.per_sample_weights != nullptr ? ForwardWeighted::weighted
                                                         : ForwardWeighted::unweighted;
 
@@ -169,38 +120,26 @@ Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* 
   args.vbe = vbe ? 1 : 0;
 
   // The widest rows first: they take longest, and narrower ones fill the device beside their end.
-  const int64_t launch_count = count_launches(layout);
+  LaunchChain chain(plan, reasons);
   const auto* features =
       static_cast<const int64_t*>(request.features) + layout.feature_count() * kFeatureColumns;
   for (size_t i = layout.group_count(); i-- > 0;) {
     const FeatureGroup group = layout.group(i);
     features -= group.feature_count * kFeatureColumns;
-    axes.bucket = find_bucket(group.bucket);
-    axes.aligned = group.aligned && generic_reason == nullptr ? ForwardAligned::aligned
-                                                              : ForwardAligned::generic;
+    axes.bucket = bucket_axis<ForwardBucket>(group.bucket, generated::kForwardBucketValues);
+    axes.aligned = group.aligned != 0 && generic_reason == nullptr ? ForwardAligned::aligned
+                                                                   : ForwardAligned::generic;
     const GroupChoice choice = choose_for_group(request, axes);
     const VariantInfo& variant = *choice.variant.info;
     const int32_t bags = generated::forward_constants(variant).BAGS;
     for (int64_t first = 0; first < group.feature_count; first += kMaxGridY) {
       const int64_t count = std::min(group.feature_count - first, kMaxGridY);
-      const auto number = static_cast<int64_t>(plan.launches.size());
-      const bool is_first = number == 0;
-      const bool is_last = number + 1 == launch_count;
       args.features = features + first * kFeatureColumns;
-      args.overlap = (is_last ? 0 : kNextMayStart) | (is_first ? 0 : kOverlapsPrevious);
-      Launch& launch = plan.launches.add();
-      launch.kernel = kForwardKernel;
-      launch.variant = choice.variant.variant;
-      launch.overlaps_previous = !is_first;
-      launch.grid[0] = static_cast<uint32_t>(ceil_div(request.batch_size, bags));
-      launch.grid[1] = static_cast<uint32_t>(count);
-      launch.grid[2] = 1;
-      launch.set_args(args);
-      if (reasons != nullptr) {
-        reasons->push_back(join(variant.name, " on grid (", launch.grid[0], ", ", launch.grid[1],
-                                ", 1): ", count, " features of bucket ", group.bucket, "; ",
-                                describe_alignment(group, generic_reason), "; ",
-                                describe_shape(request, choice)));
+      chain.add(kForwardKernel, choice.variant, ceil_div(request.batch_size, bags), count, args);
+      if (chain.explains()) {
+        chain.explain(count, " features of bucket ", group.bucket, "; ",
+                      describe_alignment(group, generic_reason), "; ",
+                      describe_shape(request, choice));
       }
     }
   }

@@ -75,4 +75,111 @@ struct CheckBoundsRequest {
 // Launches that copy indices and offsets and put right what is out of bounds in the copies.
 Plan plan_check_bounds(const CheckBoundsRequest& request, Reasons* reasons = nullptr);
 
+// What transpose_indices does: who uses which row.
+struct TransposeRequest {
+  int32_t arch = 0;
+  int32_t index_width = 64;  // 32 or 64, of indices and offsets.
+  bool mean = false;
+
+  const void* features = nullptr;            // int64 [T, 8].
+  const void* indices = nullptr;             // [N]
+  const void* offsets = nullptr;             // [total_bags + 1]
+  const void* per_sample_weights = nullptr;  // fp32 [N]; null: unweighted.
+  const void* vbe_bag_offsets = nullptr;     // int64 [T + 1]; null: not VBE.
+  const void* vbe_output_offsets = nullptr;  // int64 [total_bags]; null: not VBE.
+  void* transposed = nullptr;                // As transposed_format.h says; the result.
+  void* scratch = nullptr;  // transpose_scratch_bytes() bytes, at a multiple of 16.
+
+  int64_t lookups = 0;     // N
+  int64_t batch_size = 0;  // B; VBE: most bags of any feature.
+  int64_t total_bags = 0;  // T * B; VBE: offsets.numel() - 1.
+};
+
+// How much memory the launches of plan_transpose() work in: a multiple of 16; 0 where nothing is
+// transposed. Throws Error as plan_transpose() does.
+int64_t transpose_scratch_bytes(const TransposeRequest& request, const Layout& layout);
+
+// Launches that linearise the lookups, sort them by row and find the runs. Without lookups or bags
+// run_begins alone is written, with zeros. Throws Error when a size exceeds what the kernels can
+// address.
+Plan plan_transpose(const TransposeRequest& request, const Layout& layout,
+                    Reasons* reasons = nullptr);
+
+enum class Optimizer : int32_t { kSgd, kRowwiseAdagrad, kAdagrad, kAdam };
+
+struct BackwardUpdateRequest {
+  int32_t arch = 0;
+  int32_t multiprocessors = 1;  // Of the device, from device_multiprocessors().
+  Dtype weight_dtype = Dtype::kFloat32;
+  Dtype gradient_dtype = Dtype::kFloat32;  // One that has_gradient_variants() the weights.
+  Optimizer optimizer = Optimizer::kSgd;
+  bool factored = false;  // With per-sample weights, or MEAN.
+  bool vbe = false;
+
+  void* weights = nullptr;
+  const void* gradient = nullptr;        // [B, output_width]; VBE: 1-D.
+  void* momentum1 = nullptr;             // fp32; null where the optimizer has none.
+  void* momentum2 = nullptr;             // fp32; null where the optimizer has none.
+  void* step = nullptr;                  // int64 [1]; null where the optimizer has none.
+  const void* learning_rate = nullptr;   // fp32 [1]
+  const void* gradient_scale = nullptr;  // fp32 [1]; null: 1.
+  const void* found_inf = nullptr;       // fp32 [1]; null: 0.
+  const void* features = nullptr;        // int64 [T, 8].
+  const void* transposed = nullptr;      // As transposed_format.h says.
+  void* partials = nullptr;              // partials_bytes() bytes, at a multiple of 16.
+
+  int64_t lookups = 0;  // N
+  int64_t total_bags = 0;
+  int64_t gradient_numel = 0;
+  float eps = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  float l2_decay = 0;
+  float decoupled_decay = 0;
+  float clip = 0;  // 0: none.
+
+  // Planned first, where given: what writes `transposed`.
+  const TransposeRequest* transpose = nullptr;
+};
+
+// How much memory the sums of chunks take: a multiple of 16; 0 where there cannot be a long run.
+int64_t partials_bytes(int64_t lookups, const Layout& layout);
+
+// Whether there are kernels for a gradient of that dtype; others are widened to fp32 before.
+constexpr bool has_gradient_variants(Dtype weight_dtype, Dtype gradient_dtype) {
+  return gradient_dtype == Dtype::kFloat32 || gradient_dtype == weight_dtype;
+}
+
+// Launches that take one step of the optimizer for every row that was looked up, perhaps behind
+// those that transpose the lookups. Throws Error when a size exceeds what the kernels can address
+// or a bucket is unknown.
+Plan plan_backward_update(const BackwardUpdateRequest& request, const Layout& layout,
+                          Reasons* reasons = nullptr);
+
+struct SampleWeightsGradientRequest {
+  int32_t arch = 0;
+  Dtype weight_dtype = Dtype::kFloat32;
+  Dtype gradient_dtype = Dtype::kFloat32;  // One that has_gradient_variants() the weights.
+  int32_t index_width = 64;                // 32 or 64, of indices and offsets.
+  bool mean = false;
+
+  void* result = nullptr;          // fp32 [N]
+  const void* gradient = nullptr;  // [B, output_width]; VBE: 1-D.
+  const void* weights = nullptr;
+  const void* features = nullptr;            // int64 [T, 8].
+  const void* indices = nullptr;             // [N]
+  const void* offsets = nullptr;             // [total_bags + 1]
+  const void* vbe_bag_offsets = nullptr;     // int64 [T + 1]; null: not VBE.
+  const void* vbe_output_offsets = nullptr;  // int64 [total_bags]; null: not VBE.
+
+  int64_t lookups = 0;     // N
+  int64_t batch_size = 0;  // B; VBE: most bags of any feature.
+  int64_t total_bags = 0;  // T * B; VBE: offsets.numel() - 1.
+};
+
+// Launches of the gradient of the per-sample weights: one per group of features (more where a group
+// has more features than one grid can hold). Without bags the result is cleared.
+Plan plan_per_sample_weights_gradient(const SampleWeightsGradientRequest& request,
+                                      const Layout& layout, Reasons* reasons = nullptr);
+
 }  // namespace tbe_aot

@@ -223,11 +223,139 @@ def plan_check_bounds(
     to).
     """
 
+class TransposeRequest:
+    """What ``plan_transpose`` plans: who uses which row.
+
+    Args:
+        arch: such as ``sm90``.
+        index_width: bits of indices and offsets, 32 or 64.
+        mean: lookups count 1 / bag length.
+        features: int64 [T, 8].
+        indices: [lookups].
+        offsets: [total_bags + 1].
+        per_sample_weights: fp32 [lookups]; 0 = unweighted.
+        vbe_bag_offsets: int64 [T + 1]; 0 = not VBE.
+        vbe_output_offsets: int64 [total_bags]; 0 = not VBE.
+        transposed: int32, what ``transpose_indices`` returns.
+        scratch: ``transpose_scratch_bytes`` bytes, at a multiple of 16.
+        lookups: the number of indices.
+        batch_size: bags per feature; VBE: most bags of any feature.
+        total_bags: bags of all features.
+    """
+
+    def __init__(
+        self,
+        *,
+        arch: str,
+        index_width: int = 64,
+        mean: bool = False,
+        features: int = 0,
+        indices: int = 0,
+        offsets: int = 0,
+        per_sample_weights: int = 0,
+        vbe_bag_offsets: int = 0,
+        vbe_output_offsets: int = 0,
+        transposed: int = 0,
+        scratch: int = 0,
+        lookups: int,
+        batch_size: int,
+        total_bags: int,
+    ) -> None: ...
+
+def transpose_scratch_bytes(request: TransposeRequest, layout: Sequence[int]) -> int:
+    """How much memory ``plan_transpose`` works in, in bytes."""
+
+def plan_transpose(request: TransposeRequest, layout: Sequence[int]) -> Plan:
+    """Plan ``transpose_indices``."""
+
+def partials_bytes(lookups: int, layout: Sequence[int]) -> int:
+    """How much memory the sums of chunks take in ``plan_backward_update``, in bytes."""
+
+def plan_backward_update(
+    *,
+    arch: str,
+    layout: Sequence[int],
+    multiprocessors: int,
+    weight_dtype: str,
+    gradient_dtype: str = "fp32",
+    optimizer: str,
+    factored: bool = False,
+    vbe: bool = False,
+    weights: int = 0,
+    gradient: int = 0,
+    momentum1: int = 0,
+    momentum2: int = 0,
+    step: int = 0,
+    learning_rate: int = 0,
+    gradient_scale: int = 0,
+    found_inf: int = 0,
+    features: int = 0,
+    transposed: int = 0,
+    partials: int = 0,
+    lookups: int,
+    total_bags: int,
+    gradient_numel: int,
+    eps: float = 0.0,
+    beta1: float = 0.0,
+    beta2: float = 0.0,
+    l2_decay: float = 0.0,
+    decoupled_decay: float = 0.0,
+    clip: float = 0.0,
+    transpose: TransposeRequest | None = None,
+) -> Plan:
+    """Plan an update; the arguments are those of ``backward_update``, as far as they are not said here.
+
+    Args:
+        arch: such as ``sm90``.
+        layout: the operators' ``layout`` argument.
+        multiprocessors: of the device.
+        weight_dtype: ``fp32``, ``fp16`` or ``bf16``.
+        gradient_dtype: ``fp32`` or that of the weights.
+        optimizer: the operator's argument.
+        factored: with per-sample weights, or MEAN.
+        vbe: the gradient is 1-D.
+        weights, gradient, momentum1, momentum2, step, learning_rate, gradient_scale, found_inf: 0 = not given.
+        features: int64 [T, 8].
+        transposed: what ``transpose_indices`` returned, or ``transpose`` writes.
+        partials: ``partials_bytes`` bytes, at a multiple of 16.
+        lookups: the number of indices.
+        total_bags: bags of all features.
+        gradient_numel: elements of the gradient.
+        eps, beta1, beta2, l2_decay, decoupled_decay: numbers of the optimizer.
+        clip: bound of the gradient's elements; 0 = none.
+        transpose: planned first, where given.
+    """
+
+def plan_per_sample_weights_gradient(
+    *,
+    arch: str,
+    layout: Sequence[int],
+    weight_dtype: str,
+    gradient_dtype: str = "fp32",
+    index_width: int = 64,
+    mean: bool = False,
+    result: int = 0,
+    gradient: int = 0,
+    weights: int = 0,
+    features: int = 0,
+    indices: int = 0,
+    offsets: int = 0,
+    vbe_bag_offsets: int = 0,
+    vbe_output_offsets: int = 0,
+    lookups: int,
+    batch_size: int,
+    total_bags: int,
+) -> Plan:
+    """Plan the gradient of the per-sample weights, fp32 [lookups] at ``result``; the rest is as in ``plan_forward``."""
+
 def launch(plan: Plan, device: int, stream: int = 0) -> None:
     """Load what the plan needs on a device and launch it on a stream (a CUstream)."""
 
 def device_arch(device: int) -> str:
     """The arch whose cubins run on a CUDA device."""
+
+def device_multiprocessors(device: int) -> int:
+    """The multiprocessors of a CUDA device."""
 
 def preload(
     device: int, kernel: str, axes: Mapping[str, Sequence[str]] = ..., built_only: bool = False

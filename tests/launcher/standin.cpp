@@ -30,6 +30,7 @@ constexpr int kCaptureUnsupported = 900;
 constexpr int kCaptureModeGlobal = 0;
 constexpr int kCaptureModeRelaxed = 2;
 constexpr int kOverlapAttribute = 6;
+constexpr int kMultiprocessors = 132;  // Of every device.
 constexpr unsigned kDefaultShared = 48 * 1024;
 constexpr unsigned kMaxShared = 227 * 1024;
 
@@ -218,9 +219,19 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
   const Lock lock(state().mutex);
   const int result = record("cuDeviceGetAttribute", join(", \"attribute\": ", attribute));
   if (result != kSuccess) return result;
-  if (attribute != 75 && attribute != 76) return kInvalidValue;
-  *value = attribute == 75 ? state().devices[device].major : state().devices[device].minor;
-  return result;
+  switch (attribute) {
+    case 16:
+      *value = kMultiprocessors;
+      return result;
+    case 75:
+      *value = state().devices[device].major;
+      return result;
+    case 76:
+      *value = state().devices[device].minor;
+      return result;
+    default:
+      return kInvalidValue;
+  }
 }
 
 int cuDevicePrimaryCtxRetain(Context** context, int device) {

@@ -215,6 +215,7 @@ WHOLE_CALL = ["cuMemsetD32Async", LAUNCH, LAUNCH, LAUNCH]
         ("cuDeviceGetName", 0, 0, "name of CUDA device 0"),
         ("cuDeviceGetAttribute", 0, 0, "compute capability of device 0 'NVIDIA H200'"),
         ("cuDeviceGetAttribute", 1, 0, "compute capability of device 0 'NVIDIA H200'"),
+        ("cuDeviceGetAttribute", 2, 0, "number of multiprocessors of device 0 'NVIDIA H200'"),
         ("cuDevicePrimaryCtxRetain", 0, 0, "primary context of device 0 'NVIDIA H200'"),
         ("cuCtxGetCurrent", 0, 0, "current context"),
         ("cuCtxPushCurrent", 0, 0, "primary context current"),
@@ -500,7 +501,7 @@ def test_preload_can_skip_what_the_build_lacks(shared: Process) -> None:
         (
             "backward",
             {},
-            "no kernel 'backward' in this build; it holds check_indices, check_offsets",
+            "no kernel 'backward' in this build; it holds advance_step, check_indices, check_offsets",
         ),
         ("forward", {"dtype": ["fp16"]}, "has no axis 'dtype'; it has weight_dtype, bucket"),
         ("forward", {"weight_dtype": ["fp8"]}, "has no value 'fp8'; it has fp32, fp16, bf16"),

@@ -1,0 +1,309 @@
+#include <algorithm>
+#include <limits>
+
+#include "core/axis_values.h"
+#include "core/error.h"
+#include "core/kernel_lookup.h"
+#include "core/launch_chain.h"
+#include "core/launch_limits.h"
+#include "core/planner.h"
+#include "core/transpose_launches.h"
+#include "core/transposed_format.h"
+#include "tbe_aot_generated.h"
+
+namespace tbe_aot {
+namespace {
+
+using generated::kAdvanceStepKernel;
+using generated::kSumChunksKernel;
+using generated::kUpdateLongRunsKernel;
+using generated::kUpdateShortRunsKernel;
+using generated::SumChunksAligned;
+using generated::SumChunksBucket;
+using generated::SumChunksFactored;
+using generated::SumChunksGradientDtype;
+using generated::UpdateLongRunsAligned;
+using generated::UpdateLongRunsBucket;
+using generated::UpdateLongRunsOptimizer;
+using generated::UpdateLongRunsWeightDtype;
+using generated::UpdateShortRunsAligned;
+using generated::UpdateShortRunsBucket;
+using generated::UpdateShortRunsFactored;
+using generated::UpdateShortRunsGradientDtype;
+using generated::UpdateShortRunsOptimizer;
+using generated::UpdateShortRunsWeightDtype;
+
+// Variants of `rowwise` serve SGD too.
+template <typename Axis>
+Axis optimizer_axis(Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::kSgd:
+    case Optimizer::kRowwiseAdagrad:
+      return Axis::rowwise;
+    case Optimizer::kAdagrad:
+      return Axis::adagrad;
+    case Optimizer::kAdam:
+      return Axis::adam;
+  }
+  fail("optimizer number ", static_cast<int32_t>(optimizer),
+       " is none of sgd, rowwise_adagrad, adagrad, adam");
+}
+
+bool has_state_per_weight(Optimizer optimizer) {
+  return optimizer == Optimizer::kAdagrad || optimizer == Optimizer::kAdam;
+}
+
+// Why no group of this call may use an aligned variant; null when nothing speaks against it.
+const char* why_all_generic(const BackwardUpdateRequest& request, const Layout& layout) {
+  if (!is_vector_aligned(request.weights)) return "the weights' address is not a multiple of 16";
+  if (!is_vector_aligned(request.gradient)) return "the gradient's address is not a multiple of 16";
+  if (has_state_per_weight(request.optimizer) &&
+      !(is_vector_aligned(request.momentum1) && is_vector_aligned(request.momentum2))) {
+    return "the address of the optimizer's state is not a multiple of 16";
+  }
+  if (request.vbe && !layout.all_rows_aligned()) {
+    return "in a 1-D gradient rows of other features shift those of the group";
+  }
+  return nullptr;
+}
+
+void check(const BackwardUpdateRequest& request) {
+  if (request.lookups < 0 || request.total_bags < 0 || request.gradient_numel < 0 ||
+      request.multiprocessors < 1) {
+    fail("negative size: ", request.lookups, " lookups, ", request.total_bags, " bags, ",
+         request.gradient_numel, " elements of the gradient, ", request.multiprocessors,
+         " multiprocessors");
+  }
+  check_lookups(request.lookups);
+  if (request.gradient_numel > kMaxGradientNumel) {
+    fail("the gradient has ", request.gradient_numel, " elements, allowed are ", kMaxGradientNumel);
+  }
+  if (!has_gradient_variants(request.weight_dtype, request.gradient_dtype)) {
+    fail("gradients of weights are of the weights' dtype or fp32, widen others before");
+  }
+  if (!is_vector_aligned(request.transposed)) {
+    fail("the address of the transposed lookups, ", request.transposed, ", is not a multiple of ",
+         kVectorBytes);
+  }
+}
+
+int32_t widest_bucket(const Layout& layout) {
+  int32_t widest = 0;
+  for (size_t i = 0; i < layout.group_count(); ++i) {
+    if (layout.group(i).feature_count > 0) widest = std::max(widest, layout.group(i).bucket);
+  }
+  return widest;
+}
+
+// One launch of each kernel that updates serves one of these.
+struct Group {
+  FeatureGroup features;
+  int64_t first_slot;
+  bool aligned;
+};
+
+// The launches of one call.
+class Update {
+ public:
+  Update(const BackwardUpdateRequest& request, const Layout& layout, LaunchChain& chain)
+      : request_(request),
+        layout_(layout),
+        chain_(chain),
+        format_(transposed_format(request.lookups, layout.feature_count(), request.factored)),
+        generic_reason_(why_all_generic(request, layout)) {}
+
+  void add_step() {
+    generated::AdvanceStepArgs args{};
+    args.step = request_.step;
+    args.found_inf = request_.found_inf;
+    args.checked = request_.found_inf != nullptr ? 1 : 0;
+    chain_.add(kAdvanceStepKernel,
+               choose_variant(request_.arch, kAdvanceStepKernel, generated::advance_step_cell({})),
+               1, 1, args);
+    chain_.explain("counts the update");
+  }
+
+  // The widest rows first: they take longest, and narrower ones fill the device beside their end.
+  void add_groups() {
+    const bool long_runs = request_.lookups >= kChunk;
+    if (long_runs) for_groups([this](const Group& group) { add_sum_chunks(group); });
+    // The first launch here waits for the runs, or for the step; later ones know that it did.
+    for_groups([this](const Group& group) { add_short_runs(group); });
+    waits_first_ = true;  // For the sums of chunks.
+    if (long_runs) for_groups([this](const Group& group) { add_long_runs(group); });
+  }
+
+ private:
+  template <typename Body>
+  void for_groups(const Body& body) const {
+    int64_t end = layout_.feature_count();
+    for (size_t i = layout_.group_count(); i-- > 0;) {
+      const FeatureGroup features = layout_.group(i);
+      end -= features.feature_count;
+      if (features.feature_count == 0) continue;
+      body(Group{features, end, features.aligned == 2 && generic_reason_ == nullptr});
+    }
+  }
+
+  const void* section(int64_t start) const {
+    return static_cast<const int32_t*>(request_.transposed) + start;
+  }
+
+  // Programs of a launch with work for `most` of them.
+  int64_t programs(int32_t per_multiprocessor, int64_t most) const {
+    return std::min<int64_t>(int64_t{per_multiprocessor} * request_.multiprocessors, most);
+  }
+
+  // What the three kernels take under the same names.
+  template <typename Args>
+  Args common_args(const Group& group) const {
+    Args args{};
+    args.gradient_scale = request_.gradient_scale;
+    args.features = request_.features;
+    args.run_starts = section(format_.run_starts);
+    args.run_slots = section(format_.run_slots);
+    args.run_begins = section(format_.run_begins + group.first_slot);
+    args.group_slots = static_cast<int32_t>(group.features.feature_count);
+    args.scaled = request_.gradient_scale != nullptr ? 1 : 0;
+    return args;
+  }
+
+  template <typename Args>
+  void set_chunk_args(Args& args) const {
+    args.partials = request_.partials;
+    args.chunk_starts = section(format_.chunk_starts);
+    args.chunk_runs = section(format_.chunk_runs);
+    args.chunk_slots = static_cast<int32_t>(format_.chunks);
+    args.partial_stride = widest_bucket(layout_);
+  }
+
+  template <typename Args>
+  void set_gradient_args(Args& args) const {
+    args.gradient = request_.gradient;
+    args.positions = section(format_.positions);
+    args.factors = section(format_.factors);
+    args.clip = request_.clip > 0 ? request_.clip : std::numeric_limits<float>::infinity();
+  }
+
+  template <typename Args>
+  void set_optimizer_args(Args& args) const {
+    args.weights = request_.weights;
+    args.momentum1 = request_.momentum1;
+    args.momentum2 = request_.momentum2;
+    args.learning_rate = request_.learning_rate;
+    args.step = request_.step;
+    args.found_inf = request_.found_inf;
+    args.run_rows = section(format_.run_rows);
+    args.eps = request_.eps;
+    args.beta1 = request_.beta1;
+    args.beta2 = request_.beta2;
+    args.l2_decay = request_.l2_decay;
+    args.decoupled_decay = request_.decoupled_decay;
+    args.adagrad = request_.optimizer == Optimizer::kRowwiseAdagrad ? 1 : 0;
+    args.checked = request_.found_inf != nullptr ? 1 : 0;
+  }
+
+  // Adds a launch, of which the first one waits for what it reads.
+  template <typename Args>
+  void add(int32_t kernel, const Choice& choice, int64_t grid, const Args& args, const Group& group,
+           const char* purpose) {
+    chain_.add(kernel, choice, grid, 1, args, waits_first_);
+    waits_first_ = false;
+    if (chain_.explains()) {
+      chain_.explain(purpose, " of ", group.features.feature_count, " features of bucket ",
+                     group.features.bucket, "; ",
+                     describe_row_alignment(group.features, generic_reason_));
+    }
+  }
+
+  void add_sum_chunks(const Group& group) {
+    generated::SumChunksAxes axes{};
+    axes.gradient_dtype = dtype_axis<SumChunksGradientDtype>(request_.gradient_dtype, "gradient");
+    axes.bucket =
+        bucket_axis<SumChunksBucket>(group.features.bucket, generated::kSumChunksBucketValues);
+    axes.factored = request_.factored ? SumChunksFactored::factored : SumChunksFactored::plain;
+    axes.aligned = group.aligned ? SumChunksAligned::aligned : SumChunksAligned::generic;
+    const Choice choice =
+        choose_variant(request_.arch, kSumChunksKernel, generated::sum_chunks_cell(axes));
+    const auto constants = generated::sum_chunks_constants(*choice.info);
+    check_chunk(choice, constants.CHUNK);
+    auto args = common_args<generated::SumChunksArgs>(group);
+    set_gradient_args(args);
+    set_chunk_args(args);
+    add(kSumChunksKernel, choice, programs(constants.PROGRAMS_PER_SM, format_.chunks), args, group,
+        "the sums of the chunks of long runs");
+  }
+
+  void add_short_runs(const Group& group) {
+    generated::UpdateShortRunsAxes axes{};
+    axes.weight_dtype = dtype_axis<UpdateShortRunsWeightDtype>(request_.weight_dtype, "weight");
+    axes.gradient_dtype =
+        dtype_axis<UpdateShortRunsGradientDtype>(request_.gradient_dtype, "gradient");
+    axes.bucket = bucket_axis<UpdateShortRunsBucket>(group.features.bucket,
+                                                     generated::kUpdateShortRunsBucketValues);
+    axes.factored =
+        request_.factored ? UpdateShortRunsFactored::factored : UpdateShortRunsFactored::plain;
+    axes.aligned =
+        group.aligned ? UpdateShortRunsAligned::aligned : UpdateShortRunsAligned::generic;
+    axes.optimizer = optimizer_axis<UpdateShortRunsOptimizer>(request_.optimizer);
+    const Choice choice = choose_variant(request_.arch, kUpdateShortRunsKernel,
+                                         generated::update_short_runs_cell(axes));
+    const auto constants = generated::update_short_runs_constants(*choice.info);
+    check_chunk(choice, constants.CHUNK);
+    auto args = common_args<generated::UpdateShortRunsArgs>(group);
+    set_gradient_args(args);
+    set_optimizer_args(args);
+    add(kUpdateShortRunsKernel, choice,
+        programs(constants.PROGRAMS_PER_SM, ceil_div(request_.lookups, constants.RUNS)), args,
+        group, "one step for each row with a short run");
+  }
+
+  void add_long_runs(const Group& group) {
+    generated::UpdateLongRunsAxes axes{};
+    axes.weight_dtype = dtype_axis<UpdateLongRunsWeightDtype>(request_.weight_dtype, "weight");
+    axes.bucket = bucket_axis<UpdateLongRunsBucket>(group.features.bucket,
+                                                    generated::kUpdateLongRunsBucketValues);
+    axes.aligned = group.aligned ? UpdateLongRunsAligned::aligned : UpdateLongRunsAligned::generic;
+    axes.optimizer = optimizer_axis<UpdateLongRunsOptimizer>(request_.optimizer);
+    const Choice choice = choose_variant(request_.arch, kUpdateLongRunsKernel,
+                                         generated::update_long_runs_cell(axes));
+    const auto constants = generated::update_long_runs_constants(*choice.info);
+    check_chunk(choice, constants.CHUNK);
+    auto args = common_args<generated::UpdateLongRunsArgs>(group);
+    set_chunk_args(args);
+    set_optimizer_args(args);
+    add(kUpdateLongRunsKernel, choice, programs(constants.PROGRAMS_PER_SM, format_.chunks), args,
+        group, "one step for each row with a long run");
+  }
+
+  const BackwardUpdateRequest& request_;
+  const Layout& layout_;
+  LaunchChain& chain_;
+  const TransposedFormat format_;
+  const char* generic_reason_;
+  bool waits_first_ = true;
+};
+
+}  // namespace
+
+int64_t partials_bytes(int64_t lookups, const Layout& layout) {
+  if (lookups < kChunk) return 0;
+  return ceil_div(lookups, kChunk) * widest_bucket(layout) * static_cast<int64_t>(sizeof(float));
+}
+
+Plan plan_backward_update(const BackwardUpdateRequest& request, const Layout& layout,
+                          Reasons* reasons) {
+  check(request);
+  Plan plan;
+  plan.arch = request.arch;
+  LaunchChain chain(plan, reasons);
+  const bool any = request.lookups > 0 && request.total_bags > 0;
+  if (any && request.transpose != nullptr) add_transpose(plan, chain, *request.transpose, layout);
+  Update update(request, layout, chain);
+  if (request.optimizer == Optimizer::kAdam) update.add_step();
+  if (any) update.add_groups();
+  if (!any && reasons != nullptr) reasons->push_back("no row is updated: there are no lookups");
+  return plan;
+}
+
+}  // namespace tbe_aot
