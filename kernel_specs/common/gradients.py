@@ -34,7 +34,7 @@ def load_gradients(
     ``position`` [lookups] is the bag's first element in ``gradient``, uint32 in an int32; UNIT elements divide it.
     ``in_row`` [lookups or 1, columns] has the columns of the dim. What is not live or not in a row is 0; NaN stays NaN.
     """
-    start = tl.multiple_of(position.to(tl.uint32), UNIT).to(tl.int64)
+    start = tl.multiple_of(position.to(tl.uint32).to(tl.int64), UNIT)
     mask = live[:, None] & in_row
     value = tl.load(gradient + start[:, None] + column[None, :], mask=mask, other=0.0)
     value = tl.clamp(value.to(tl.float32), -limit, limit, propagate_nan=tl.PropagateNan.ALL)

@@ -51,7 +51,7 @@ def sum_chunks_kernel(
     first = tl.load(run_begins)
     end = tl.load(run_begins + group_slots)
     limit = clip_limit(clip, load_scale(gradient_scale, scaled))
-    stride = tl.multiple_of(partial_stride, 16).to(tl.int64)
+    stride = partial_stride.to(tl.int64)
     column = tl.arange(0, BUCKET)
     for chunk_slot in range(tl.program_id(0), chunk_slots, tl.num_programs(0)):
         run = tl.load(chunk_runs + chunk_slot)
@@ -80,5 +80,6 @@ def sum_chunks_kernel(
                         UNIT,
                     )
                     lookup += ROWS
-            tl.store(partials + chunk_slot * stride + column, tl.sum(total, axis=0))
+            partial = tl.multiple_of(chunk_slot * stride, 16)
+            tl.store(partials + partial + column, tl.sum(total, axis=0))
     wait_for_previous(overlap)

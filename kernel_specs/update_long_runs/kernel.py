@@ -62,7 +62,7 @@ def update_long_runs_kernel(
     rate = tl.load(learning_rate)
     count = load_step(step, OPTIMIZER)
     unscale = 1.0 / load_scale(gradient_scale, scaled)
-    stride = tl.multiple_of(partial_stride, 16).to(tl.int64)
+    stride = partial_stride.to(tl.int64)
     column = tl.arange(0, BUCKET)
     for chunk_slot in range(tl.program_id(0), chunk_slots, tl.num_programs(0)):
         run = tl.load(chunk_runs + chunk_slot)
@@ -81,7 +81,9 @@ def update_long_runs_kernel(
                 chunk = tl.arange(0, ROWS)
                 total = tl.zeros([ROWS, BUCKET], tl.float32)
                 for _ in range(0, chunks, ROWS):
-                    partial = (chunk_slot + chunk)[:, None] * stride + column[None, :]
+                    partial = (
+                        tl.multiple_of((chunk_slot + chunk) * stride, 16)[:, None] + column[None, :]
+                    )
                     total += tl.load(partials + partial, mask=(chunk < chunks)[:, None], other=0.0)
                     chunk += ROWS
                 value = updated_rows(

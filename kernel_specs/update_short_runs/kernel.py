@@ -21,17 +21,6 @@ from common.table_rows import columns_of_rows, find_rows, store_row
 
 
 @triton.jit
-def load_runs(run_starts, run_rows, run_slots, run, end):
-    """(first lookup, end of the lookups, global row, slot in the feature table) of each run."""
-    exists = run < end
-    start = tl.load(run_starts + run, mask=exists, other=0)
-    stop = tl.load(run_starts + run + 1, mask=exists, other=0)
-    row = tl.load(run_rows + run, mask=exists, other=0)
-    slot = tl.load(run_slots + run, mask=exists, other=0)
-    return start, stop, row, slot
-
-
-@triton.jit
 def update_short_runs_kernel(
     weights,  # 1-D, every table
     gradient,  # of the output
@@ -75,34 +64,34 @@ def update_short_runs_kernel(
     first = tl.load(run_begins)
     end = tl.load(run_begins + group_slots)
     end = tl.where(tl.load(found_inf, mask=checked != 0, other=0.0) != 0, first, end)
-    rate = tl.load(learning_rate)
-    count = load_step(step, OPTIMIZER)
-    scale = load_scale(gradient_scale, scaled)
-    limit = clip_limit(clip, scale)
-    unscale = 1.0 / scale
+    limit = clip_limit(clip, load_scale(gradient_scale, scaled))
 
     column = tl.arange(0, BUCKET)
     lane = tl.arange(0, RUNS)
     stride = tl.num_programs(0) * RUNS
     first += tl.program_id(0) * RUNS
-    start, stop, row, slot = load_runs(run_starts, run_rows, run_slots, first + lane, end)
-    position = tl.load(positions + start, mask=first + lane < end, other=0)
+    exists = first + lane < end
+    start = tl.load(run_starts + first + lane, mask=exists, other=0)
+    stop = tl.load(run_starts + first + lane + 1, mask=exists, other=0)
+    row = tl.load(run_rows + first + lane, mask=exists, other=0)
+    slot = tl.load(run_slots + first + lane, mask=exists, other=0)
+    position = tl.load(positions + start, mask=exists, other=0)
     for tile in range(first, end, stride):
         run = tile + lane
         live = (run < end) & (stop - start < CHUNK)
         element, dim = find_rows(features, slot, row, live, UNIT)
         mask = columns_of_rows(dim, live, column, UNIT)
 
-        # Added to 0, as all others are: a sum of -0 would tell how many neighbours' steps follow.
+        # Added to 0, as all others are: a sum of -0 would tell how many steps the neighbours made it take.
         total = 0.0 + load_gradients(
             gradient, position, factors, start, live, mask, column, limit, FACTORED, UNIT
         )
         weight_position = element[:, None] + column[None, :]
         value = tl.load(weights + weight_position, mask=mask, other=0.0).to(tl.float32)
         next_run = run + stride
-        next_start, next_stop, next_row, next_slot = load_runs(
-            run_starts, run_rows, run_slots, next_run, end
-        )
+        exists = next_run < end
+        next_start = tl.load(run_starts + next_run, mask=exists, other=0)
+        next_stop = tl.load(run_starts + next_run + 1, mask=exists, other=0)
         lookup = start + 1
         for _ in range(1, tl.max(tl.where(live, stop - start, 0), axis=0), UNROLL):
             for _ in tl.static_range(UNROLL):
@@ -112,11 +101,16 @@ def update_short_runs_kernel(
                     gradient, position, factors, lookup, used, mask, column, limit, FACTORED, UNIT
                 )
                 lookup += 1
-        position = tl.load(positions + next_start, mask=next_run < end, other=0)
-
+        # Not before the sum, whose registers all of these would take.
+        position = tl.load(positions + next_start, mask=exists, other=0)
+        next_row = tl.load(run_rows + next_run, mask=exists, other=0)
+        next_slot = tl.load(run_slots + next_run, mask=exists, other=0)
+        rate = tl.load(learning_rate)
+        count = load_step(step, OPTIMIZER)
+        total *= 1.0 / load_scale(gradient_scale, scaled)
         value = updated_rows(
             value,
-            total * unscale,
+            total,
             momentum1,
             momentum2,
             row,

@@ -7,7 +7,7 @@ import triton.language as tl
 @triton.jit
 def _bias_correction(beta, step):
     """1 - beta^step, in fp64 until it is rounded: for a beta near 1 little is left."""
-    return (1.0 - tl.exp(step.to(tl.float64) * tl.log(beta.to(tl.float64)))).to(tl.float32)
+    return (1.0 - tl.exp(step.to(tl.float64) * tl.log(beta))).to(tl.float32)
 
 
 @triton.jit
@@ -33,6 +33,9 @@ def adam(
 
     t is ``step``, the number of this update, from 1 on. The betas are fp64: 1 - beta2 has few digits.
     """
+    # The interpreter has Python's numbers here.
+    beta1 = tl.full([], beta1, tl.float64)
+    beta2 = tl.full([], beta2, tl.float64)
     h = gradient + l2_decay * weights
     first = tl.load(momentum1 + position, mask=mask, other=0.0)
     second = tl.load(momentum2 + position, mask=mask, other=0.0)
