@@ -401,7 +401,8 @@ class Update:
             return after, changed
         per_weight = optimizer.name in {"adagrad", "adam"}
         names = {"sgd": [], "adam": ["momentum1", "momentum2"]}.get(optimizer.name, ["momentum1"])
-        tables, states = [], {name: [] for name in names}
+        tables: list[torch.Tensor] = []
+        states: dict[str, list[torch.Tensor]] = {name: [] for name in names}
         for t, table in enumerate(problem.tables):
             rows = slice(self.first_rows[t], self.first_rows[t + 1])
             tables.append(self._of_table(after.weights, t))
