@@ -16,7 +16,7 @@ from typing import Any, Literal
 import jinja2
 from pydantic import Field
 
-from .conditions import AxisValue, Value, is_one_of
+from .conditions import AxisValue, Value, When, is_one_of, matches
 from .errors import Problem, SpecError, format_names, format_values
 from .expressions import Expression, ExpressionError, Scope, translate, translate_message
 from .files import write_if_changed
@@ -101,6 +101,7 @@ class Dispatch(Table):
 
     kernel: str
     axes: dict[str, DispatchAxis]
+    never: list[When] = Field(default=[])
 
 
 class Operator(Table):
@@ -306,6 +307,15 @@ class _Checker:
                     format_names(axis_values),
                 )
                 continue
+            for i, when in enumerate(dispatch.never):
+                for name, wanted in when.items():
+                    if not all(is_one_of(value, axis_values.get(name, [])) for value in wanted):
+                        self.report(
+                            f"{place}.never[{i}].{name}",
+                            list(wanted),
+                            "not values of an axis",
+                            format_values(axis_values.get(name, axis_values)),
+                        )
             for name, axis in dispatch.axes.items():
                 where = f"{place}.axes.{name}"
                 if bool(axis.dtype_of) == bool(axis.chosen_by):
@@ -342,12 +352,10 @@ class Operators:
                     name: list(dispatch.axes[name].values.values()) or values
                     for name, values in self.specs[dispatch.kernel].axis_values().items()
                 }
-                for cell in itertools.product(*accepted.values()):
-                    yield (
-                        checked.operator.name,
-                        dispatch.kernel,
-                        dict(zip(accepted, cell, strict=True)),
-                    )
+                for values in itertools.product(*accepted.values()):
+                    cell = dict(zip(accepted, values, strict=True))
+                    if not any(matches(when, cell) for when in dispatch.never):
+                        yield checked.operator.name, dispatch.kernel, cell
 
     def header(self) -> str:
         """operator_rules.h."""

@@ -111,7 +111,7 @@ struct BackwardUpdateRequest {
   int32_t arch = 0;
   int32_t multiprocessors = 1;  // Of the device, from device_multiprocessors().
   Dtype weight_dtype = Dtype::kFloat32;
-  Dtype gradient_dtype = Dtype::kFloat32;  // One that has_gradient_variants() the weights.
+  Dtype gradient_dtype = Dtype::kFloat32;  // One that has_gradient_variants().
   Optimizer optimizer = Optimizer::kSgd;
   bool factored = false;  // With per-sample weights, or MEAN.
   bool vbe = false;
@@ -159,7 +159,7 @@ Plan plan_backward_update(const BackwardUpdateRequest& request, const Layout& la
 struct SampleWeightsGradientRequest {
   int32_t arch = 0;
   Dtype weight_dtype = Dtype::kFloat32;
-  Dtype gradient_dtype = Dtype::kFloat32;  // One that has_gradient_variants() the weights.
+  Dtype gradient_dtype = Dtype::kFloat32;  // One that has_gradient_variants().
   int32_t index_width = 64;                // 32 or 64, of indices and offsets.
   bool mean = false;
 

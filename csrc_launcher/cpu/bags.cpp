@@ -70,11 +70,18 @@ void check_groups(const char* op, const int64_t* features, const Layout& layout,
         fail(op, ": layout puts feature ", feature[kFeaturePosition], " of ", feature[kDim],
              " elements into bucket ", group.bucket);
       }
-      if (group.aligned && (feature[kWeightOffset] % unit != 0 || feature[kRowPitch] % unit != 0)) {
+      if (group.aligned != 0 &&
+          (feature[kWeightOffset] % unit != 0 || feature[kRowPitch] % unit != 0)) {
         fail(op, ": layout says that feature ", feature[kFeaturePosition],
              " is aligned, but its rows start at element ", feature[kWeightOffset], " and lie ",
              feature[kRowPitch], " apart, expected multiples of ", unit,
              "; metadata belongs to one weight dtype");
+      }
+      if (group.aligned == 2 && (feature[kDim] % unit != 0 || feature[kOutputColumn] % unit != 0 ||
+                                 layout.output_width() % unit != 0)) {
+        fail(op, ": layout says that output rows of feature ", feature[kFeaturePosition],
+             " are aligned, but it has ", feature[kDim], " columns from ", feature[kOutputColumn],
+             " on, of ", layout.output_width(), ", expected multiples of ", unit);
       }
     }
   }

@@ -31,27 +31,13 @@ void prefetch_row(const Weight* table, int64_t offset, int64_t columns) {
   }
 }
 
-LookupArguments lookup_arguments(const ForwardRequest& request) {
-  LookupArguments in;
-  in.index_width = request.index_width;
-  in.element_size = element_size(request.weight_dtype);
-  in.features = request.features;
-  in.indices = request.indices;
-  in.offsets = request.offsets;
-  in.vbe_bag_offsets = request.vbe_bag_offsets;
-  in.vbe_output_offsets = request.vbe_output_offsets;
-  in.lookups = request.lookups;
-  in.batch_size = request.batch_size;
-  in.total_bags = request.total_bags;
-  return in;
-}
-
 template <typename Weight, typename Output, typename Index>
 class Pooling {
  public:
   Pooling(const ForwardRequest& request, const Layout& layout, int64_t output_numel)
       : request_(request),
-        lookups_(kOperator, lookup_arguments(request), layout, output_numel),
+        lookups_(kOperator, lookup_arguments(request, element_size(request.weight_dtype)), layout,
+                 output_numel),
         output_width_(layout.output_width()) {}
 
   void run() {

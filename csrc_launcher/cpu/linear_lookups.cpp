@@ -1,10 +1,9 @@
 #include "cpu/linear_lookups.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
-#include <tuple>
 
+#include "core/axis_values.h"
 #include "core/error.h"
 #include "cpu/parallel.h"
 
@@ -14,33 +13,41 @@ namespace {
 // Lookups per piece of work given to a thread, about.
 constexpr int64_t kGrainLookups = 8192;
 
-// Rows are summed by their global number: two features either share a table or have no row in
-// common. Written so that no number in `features` makes a sum wrap around. Returns the first
-// feature of each table that has rows.
-std::vector<const int64_t*> check_global_rows(const char* op, std::vector<const int64_t*> features,
-                                              int64_t total_rows) {
-  std::sort(features.begin(), features.end(), [](const int64_t* a, const int64_t* b) {
-    return std::tuple(a[kFirstGlobalRow], a[kRows], a[kFeaturePosition]) <
-           std::tuple(b[kFirstGlobalRow], b[kRows], b[kFeaturePosition]);
-  });
+// Rows are summed by their global number, and which feature a row belongs to is found by it: from
+// slot to slot (row of the features tensor) it rises, but for features that share a table, side by
+// side. Written so that no number in `features` makes a sum wrap around. Returns the first feature
+// of each table that has rows.
+std::vector<const int64_t*> check_global_rows(const char* op, const int64_t* features,
+                                              const Layout& layout) {
+  const int64_t total_rows = layout.total_rows();
   std::vector<const int64_t*> tables;
   const int64_t* before = nullptr;
-  for (const int64_t* feature : features) {
-    if (feature[kRows] == 0) continue;
-    const int64_t first = feature[kFirstGlobalRow];
-    const bool same =
-        before != nullptr &&
-        std::equal(feature + kWeightOffset, feature + kOutputColumn, before + kWeightOffset) &&
-        first == before[kFirstGlobalRow];
-    const int64_t free = before == nullptr ? 0 : before[kFirstGlobalRow] + before[kRows];
-    if (!same && (first < free || first > total_rows || feature[kRows] > total_rows - first)) {
-      fail(op, ": features says that feature ", feature[kFeaturePosition], " has ", feature[kRows],
-           " global rows from ", first,
-           " on, expected those of another feature with the same table, or within ", free, " to ",
-           total_rows - 1);
+  size_t group_before = 0;
+  const int64_t* feature = features;
+  for (size_t group = 0; group < layout.group_count(); ++group) {
+    for (int64_t i = 0; i < layout.group(group).feature_count; ++i, feature += kFeatureColumns) {
+      const int64_t first = feature[kFirstGlobalRow];
+      const bool same =
+          before != nullptr &&
+          std::equal(feature + kWeightOffset, feature + kOutputColumn, before + kWeightOffset) &&
+          first == before[kFirstGlobalRow];
+      const int64_t free = before == nullptr ? 0 : before[kFirstGlobalRow] + before[kRows];
+      if (!same && (first < free || first > total_rows || feature[kRows] > total_rows - first)) {
+        fail(op, ": features says that feature ", feature[kFeaturePosition], " has ",
+             feature[kRows], " global rows from ", first, " on, expected ",
+             before == nullptr ? "some"
+                               : join("those of feature ", before[kFeaturePosition],
+                                      ", which comes before it, if they share a table, else some"),
+             " within ", free, " to ", total_rows - 1);
+      }
+      if (same && group != group_before) {
+        fail(op, ": layout puts feature ", before[kFeaturePosition], " and feature ",
+             feature[kFeaturePosition], ", which share a table, into two groups, expected one");
+      }
+      if (!same && feature[kRows] > 0) tables.push_back(feature);
+      before = feature;
+      group_before = group;
     }
-    if (!same) tables.push_back(feature);
-    before = feature;
   }
   return tables;
 }
@@ -77,11 +84,18 @@ void check_tables_apart(const char* op, std::vector<const int64_t*> tables) {
   }
 }
 
+// Throws Error unless features that are told apart have no row and no element in common.
+void check_tables(const char* op, const LookupArguments& in, const Layout& layout) {
+  const auto* features = static_cast<const int64_t*>(in.features);
+  check_tables_apart(op, check_global_rows(op, features, layout));
+}
+
 template <typename Index>
 LinearLookups linearise_as(const char* op, const LookupArguments& in, const Layout& layout,
                            int64_t gradient_numel, const float* sample_weights, bool mean) {
-  Lookups<Index> lookups(op, in, layout, gradient_numel);
-  check_tables_apart(op, check_global_rows(op, lookups.features(), layout.total_rows()));
+  const int64_t gradient_unit = layout.all_rows_aligned() ? kVectorBytes / in.element_size : 1;
+  Lookups<Index> lookups(op, in, layout, gradient_numel, gradient_unit);
+  check_tables(op, in, layout);
   LinearLookups linear;
   linear.rows.assign(static_cast<size_t>(in.lookups), -1);
   linear.uses.resize(static_cast<size_t>(in.lookups));
@@ -109,28 +123,6 @@ LinearLookups linearise_as(const char* op, const LookupArguments& in, const Layo
   return linear;
 }
 
-// Stable: least significant digit first.
-void sort_by_row(const std::vector<int64_t>& rows, std::vector<int64_t>& positions) {
-  constexpr int kDigitBits = 8;
-  constexpr size_t kDigits = size_t{1} << kDigitBits;
-  int64_t largest = 0;
-  for (int64_t position : positions) {
-    largest = std::max(largest, rows[static_cast<size_t>(position)]);
-  }
-  std::vector<int64_t> sorted(positions.size());
-  for (int shift = 0; shift < 63 && (largest >> shift) != 0; shift += kDigitBits) {
-    auto digit = [&](int64_t position) {
-      const int64_t row = rows[static_cast<size_t>(position)];
-      return static_cast<size_t>(row >> shift) & (kDigits - 1);
-    };
-    std::array<size_t, kDigits + 1> starts{};
-    for (int64_t position : positions) ++starts[digit(position) + 1];
-    for (size_t d = 0; d < kDigits; ++d) starts[d + 1] += starts[d];
-    for (int64_t position : positions) sorted[starts[digit(position)]++] = position;
-    positions.swap(sorted);
-  }
-}
-
 }  // namespace
 
 LinearLookups linearise(const char* op, const LookupArguments& in, const Layout& layout,
@@ -140,20 +132,11 @@ LinearLookups linearise(const char* op, const LookupArguments& in, const Layout&
              : linearise_as<int64_t>(op, in, layout, gradient_numel, sample_weights, mean);
 }
 
-Runs find_runs(const LinearLookups& lookups) {
-  Runs runs;
-  for (size_t i = 0; i < lookups.rows.size(); ++i) {
-    if (lookups.rows[i] >= 0) runs.positions.push_back(static_cast<int64_t>(i));
-  }
-  sort_by_row(lookups.rows, runs.positions);
-  for (size_t i = 0; i < runs.positions.size(); ++i) {
-    if (i == 0 || lookups.rows[static_cast<size_t>(runs.positions[i])] !=
-                      lookups.rows[static_cast<size_t>(runs.positions[i - 1])]) {
-      runs.starts.push_back(static_cast<int64_t>(i));
-    }
-  }
-  runs.starts.push_back(static_cast<int64_t>(runs.positions.size()));
-  return runs;
+void check_metadata(const char* op, const LookupArguments& in, const Layout& layout) {
+  const auto* features = static_cast<const int64_t*>(in.features);
+  check_features(op, features_by_position(op, features, layout.feature_count()), layout);
+  check_groups(op, features, layout, in.element_size);
+  check_tables(op, in, layout);
 }
 
 }  // namespace tbe_aot::cpu

@@ -1,5 +1,4 @@
-// The lookups of a call as a flat list, and in the order of the rows that they hit: who used this
-// row?
+// The lookups of a call as a flat list.
 #pragma once
 
 #include <cstdint>
@@ -31,20 +30,13 @@ struct LinearLookups {
 };
 
 // Checks every offset, index and position of the gradient, which has `gradient_numel` elements.
-// Throws Error when one is out of bounds, when features that share rows disagree about them, or
-// when tables overlap in the weights. `sample_weights` may be null.
+// Throws Error when one is out of bounds, when features that share rows disagree about them, when
+// global rows do not rise from slot to slot, or when tables overlap in the weights.
+// `sample_weights` may be null.
 LinearLookups linearise(const char* op, const LookupArguments& in, const Layout& layout,
                         int64_t gradient_numel, const float* sample_weights, bool mean);
 
-// Positions of lookups, run by run; inside a run they rise.
-struct Runs {
-  std::vector<int64_t> positions;
-  std::vector<int64_t> starts;  // Of each run in `positions`, and their end.
-  int64_t count() const { return static_cast<int64_t>(starts.size()) - 1; }
-};
-
-// A run is one row that was looked up, with every lookup that hit it; runs are in the order of
-// rows.
-Runs find_runs(const LinearLookups& lookups);
+// Throws Error as linearise() does, as far as metadata goes.
+void check_metadata(const char* op, const LookupArguments& in, const Layout& layout);
 
 }  // namespace tbe_aot::cpu

@@ -28,6 +28,23 @@ struct LookupArguments {
   int64_t total_bags = 0;
 };
 
+// Those of a request; `element_size`: bytes of a weight.
+template <typename Request>
+LookupArguments lookup_arguments(const Request& request, int64_t element_size) {
+  LookupArguments in;
+  in.index_width = request.index_width;
+  in.element_size = element_size;
+  in.features = request.features;
+  in.indices = request.indices;
+  in.offsets = request.offsets;
+  in.vbe_bag_offsets = request.vbe_bag_offsets;
+  in.vbe_output_offsets = request.vbe_output_offsets;
+  in.lookups = request.lookups;
+  in.batch_size = request.batch_size;
+  in.total_bags = request.total_bags;
+  return in;
+}
+
 // What is known of one bag.
 struct Bag {
   const int64_t* feature;  // Its row of the features tensor.
@@ -40,8 +57,9 @@ template <typename Index>
 class Lookups {
  public:
   // Throws Error when the features do not fit the weights or the layout; `output_numel` bounds the
-  // 1-D output of a variable batch.
-  Lookups(const char* op, const LookupArguments& in, const Layout& layout, int64_t output_numel)
+  // 1-D output of a variable batch, where a row starts at a multiple of `output_unit`.
+  Lookups(const char* op, const LookupArguments& in, const Layout& layout, int64_t output_numel,
+          int64_t output_unit = 1)
       : op_(op),
         in_(in),
         bags_(op, layout.feature_count(), in.batch_size, in.total_bags,
@@ -49,7 +67,8 @@ class Lookups {
         features_(features_by_position(op, static_cast<const int64_t*>(in.features),
                                        layout.feature_count())),
         output_width_(layout.output_width()),
-        output_numel_(output_numel) {
+        output_numel_(output_numel),
+        output_unit_(output_unit) {
     check_features(op, features_, layout);
     check_groups(op, static_cast<const int64_t*>(in.features), layout, in.element_size);
   }
@@ -92,7 +111,8 @@ class Lookups {
       return (number - bags_.of_feature(position).first) * output_width_ + feature[kOutputColumn];
     }
     const int64_t start = static_cast<const int64_t*>(in_.vbe_output_offsets)[number];
-    return start >= 0 && start <= output_numel_ - feature[kDim] ? start : -1;
+    const bool fits = start >= 0 && start <= output_numel_ - feature[kDim];
+    return fits && start % output_unit_ == 0 ? start : -1;
   }
 
   [[noreturn]] void explain(int64_t number) const {
@@ -105,6 +125,12 @@ class Lookups {
            ", expected a range within the ", in_.lookups, " indices");
     }
     if (bag.output < 0) {
+      const int64_t start = static_cast<const int64_t*>(in_.vbe_output_offsets)[number];
+      if (start >= 0 && start % output_unit_ != 0) {
+        fail(op_, ": vbe_output_offsets puts ", where, " at element ", start,
+             ", expected a multiple of ", output_unit_,
+             " where layout says of every feature that its output rows are aligned");
+      }
       fail(op_, ": vbe_output_offsets puts ", where, " outside of the output of ", output_numel_,
            " elements");
     }
@@ -123,6 +149,7 @@ class Lookups {
   std::vector<const int64_t*> features_;
   int64_t output_width_;
   int64_t output_numel_;
+  int64_t output_unit_;
   std::atomic<int64_t> first_refused_{kNone};
 };
 

@@ -3,6 +3,7 @@
 #include "cpu/backward.h"
 #include "cpu/dispatch.h"
 #include "cpu/linear_lookups.h"
+#include "cpu/lookups.h"
 #include "cpu/parallel.h"
 
 namespace tbe_aot::cpu {
@@ -14,18 +15,21 @@ constexpr int64_t kGrainElements = 32768;
 
 }  // namespace
 
-void per_sample_weights_gradient(const SampleWeightsRequest& request, const Layout& layout) {
+void per_sample_weights_gradient(const SampleWeightsGradientRequest& request, const Layout& layout,
+                                 int64_t gradient_numel) {
+  const LookupArguments in = lookup_arguments(request, element_size(request.weight_dtype));
   const LinearLookups lookups =
-      linearise(kOperator, request.lookups, layout, request.gradient_numel, nullptr, request.mean);
+      linearise(kOperator, in, layout, gradient_numel, nullptr, request.mean);
+  auto* result = static_cast<float*>(request.result);
   with_element(request.weight_dtype, [&](auto weight) {
     with_element(request.gradient_dtype, [&](auto element) {
       const auto* weights = static_cast<const decltype(weight)*>(request.weights);
       const auto* gradients = static_cast<const decltype(element)*>(request.gradient);
       const int64_t width = layout.output_width() / layout.feature_count() + 1;
-      parallel_for(0, request.lookups.lookups, std::max<int64_t>(1, kGrainElements / width),
+      parallel_for(0, request.lookups, std::max<int64_t>(1, kGrainElements / width),
                    [&](int64_t begin, int64_t end) {
                      for (int64_t i = begin; i < end; ++i) {
-                       request.result[i] = 0;
+                       result[i] = 0;
                        if (lookups.rows[static_cast<size_t>(i)] < 0) continue;
                        const Use& use = lookups.uses[static_cast<size_t>(i)];
                        const auto* row = weights + lookups.element(i);
@@ -35,7 +39,7 @@ void per_sample_weights_gradient(const SampleWeightsRequest& request, const Layo
                          dot += static_cast<double>(static_cast<float>(gradient[c])) *
                                 static_cast<float>(row[c]);
                        }
-                       request.result[i] = static_cast<float>(dot * use.factor);
+                       result[i] = static_cast<float>(dot * use.factor);
                      }
                    });
     });

@@ -2,16 +2,33 @@
 
 #include <utility>
 
+#include "core/launcher.h"
 #include "core/layout.h"
+#include "core/planner.h"
+#include "core/transposed_format.h"
 #include "cpu/backward.h"
-#include "cpu/dispatch.h"
 #include "cpu/subnormals.h"
 #include "operator_rules.h"
+#include "ops/cuda_stream.h"
 #include "ops/request.h"
 #include "ops/stable_tensor.h"
 
 namespace tbe_aot {
 namespace {
+
+rules::TransposeIndicesArguments read_transpose(BoxedArguments& boxed) {
+  rules::TransposeIndicesArguments in;
+  in.features = boxed.tensor(rules::kTransposeIndicesFeatures).info();
+  in.layout = boxed.integer_list(rules::kTransposeIndicesLayout);
+  in.indices = boxed.tensor(rules::kTransposeIndicesIndices).info();
+  in.offsets = boxed.tensor(rules::kTransposeIndicesOffsets).info();
+  in.per_sample_weights = boxed.tensor(rules::kTransposeIndicesPerSampleWeights).info();
+  in.pooling = boxed.string(rules::kTransposeIndicesPooling);
+  in.vbe_bag_offsets = boxed.tensor(rules::kTransposeIndicesVbeBagOffsets).info();
+  in.vbe_output_offsets = boxed.tensor(rules::kTransposeIndicesVbeOutputOffsets).info();
+  in.vbe_max_batch = boxed.integer(rules::kTransposeIndicesVbeMaxBatch);
+  return in;
+}
 
 rules::BackwardUpdateArguments read_update(BoxedArguments& boxed) {
   rules::BackwardUpdateArguments in;
@@ -39,6 +56,7 @@ rules::BackwardUpdateArguments read_update(BoxedArguments& boxed) {
   in.vbe_bag_offsets = boxed.tensor(rules::kBackwardUpdateVbeBagOffsets).info();
   in.vbe_output_offsets = boxed.tensor(rules::kBackwardUpdateVbeOutputOffsets).info();
   in.vbe_max_batch = boxed.integer(rules::kBackwardUpdateVbeMaxBatch);
+  in.transposed = boxed.tensor(rules::kBackwardUpdateTransposed).info();
   if (aoti_torch_grad_mode_is_enabled()) {
     in.grad_output.requires_grad = boxed.tensor(rules::kBackwardUpdateGradOutput).requires_grad();
     in.weights.requires_grad = boxed.tensor(rules::kBackwardUpdateWeights).requires_grad();
@@ -69,42 +87,180 @@ rules::PerSampleWeightsGradientArguments read_sample_weights(BoxedArguments& box
   return in;
 }
 
-// Where the arguments that both operators have are in a call.
-struct Positions {
-  size_t grad_output, features, indices, offsets, vbe_bag_offsets, vbe_output_offsets;
+// Where the arguments that say who looked up what are in a call.
+struct LookupPositions {
+  size_t features, indices, offsets, vbe_bag_offsets, vbe_output_offsets;
 };
 
-// Fills in what both operators ask for; tensors that are not dense are replaced by copies.
-template <typename Arguments>
-void describe(BoxedArguments& boxed, const Positions& at, const Arguments& in,
-              cpu::GradientRequest& request) {
+// Fills in what requests say of the lookups; tensors that are not dense are replaced by copies.
+template <typename Arguments, typename Request>
+void describe_lookups(BoxedArguments& boxed, const LookupPositions& at, const Arguments& in,
+                      Request& request) {
   const TensorDtype index_dtype = lookup_dtype(in.indices, in.offsets);
-  request.gradient_dtype = to_planner(in.grad_output.dtype);
-  request.weight_dtype = to_planner(in.weights.dtype);
+  request.index_width = index_dtype == TensorDtype::k_int32 ? 32 : 64;
   request.mean = in.pooling == "mean";
-  request.gradient = dense_data(boxed.tensor(at.grad_output), in.grad_output, in.grad_output.dtype);
-  request.gradient_numel = in.grad_output.numel;
-  cpu::LookupArguments& lookups = request.lookups;
-  lookups.index_width = index_dtype == TensorDtype::k_int32 ? 32 : 64;
-  lookups.element_size = cpu::element_size(request.weight_dtype);
-  lookups.features = boxed.tensor(at.features).data();
-  lookups.indices = dense_data(boxed.tensor(at.indices), in.indices, index_dtype);
-  lookups.offsets = dense_data(boxed.tensor(at.offsets), in.offsets, index_dtype);
+  request.features = boxed.tensor(at.features).data();
+  request.indices = dense_data(boxed.tensor(at.indices), in.indices, index_dtype);
+  request.offsets = dense_data(boxed.tensor(at.offsets), in.offsets, index_dtype);
   if (in.vbe) {
-    lookups.vbe_bag_offsets = boxed.tensor(at.vbe_bag_offsets).data();
-    lookups.vbe_output_offsets = boxed.tensor(at.vbe_output_offsets).data();
+    request.vbe_bag_offsets = boxed.tensor(at.vbe_bag_offsets).data();
+    request.vbe_output_offsets = boxed.tensor(at.vbe_output_offsets).data();
   }
-  lookups.lookups = in.indices.numel;
-  lookups.batch_size = in.batch_size;
-  lookups.total_bags = in.total_bags;
+  request.lookups = in.indices.numel;
+  request.batch_size = in.batch_size;
+  request.total_bags = in.total_bags;
 }
 
-// The address of a tensor of fp32; null when it was not given.
-float* floats(const StableTensor& tensor, const TensorInfo& info) {
-  return info.given ? static_cast<float*>(tensor.mutable_data()) : nullptr;
+// The same with the factors of the lookups.
+template <typename Arguments>
+TransposeRequest describe_transpose(BoxedArguments& boxed, const LookupPositions& at,
+                                    size_t sample_weights, const Arguments& in) {
+  TransposeRequest request;
+  describe_lookups(boxed, at, in, request);
+  if (in.weighted) {
+    request.per_sample_weights =
+        dense_data(boxed.tensor(sample_weights), in.per_sample_weights, TensorDtype::k_float32);
+  }
+  return request;
 }
+
+// Fills in what requests say of weights and gradient. A GPU has no kernels for every pair of
+// dtypes: other gradients are widened.
+template <typename Request>
+void describe_gradient(StableTensor& gradient, const TensorInfo& gradient_info,
+                       const TensorInfo& weights, Request& request) {
+  request.weight_dtype = to_planner(weights.dtype);
+  request.gradient_dtype = to_planner(gradient_info.dtype);
+  TensorDtype dtype = gradient_info.dtype;
+  if (weights.device_kind == DeviceKind::kCuda &&
+      !has_gradient_variants(request.weight_dtype, request.gradient_dtype)) {
+    request.gradient_dtype = Dtype::kFloat32;
+    dtype = TensorDtype::k_float32;
+  }
+  request.gradient = dense_data(gradient, gradient_info, dtype);
+}
+
+// The address of a tensor that may be absent.
+const void* optional_data(const StableTensor& tensor, const TensorInfo& info) {
+  return info.given ? tensor.data() : nullptr;
+}
+
+void* optional_mutable_data(const StableTensor& tensor, const TensorInfo& info) {
+  return info.given ? tensor.mutable_data() : nullptr;
+}
+
+BackwardUpdateRequest describe_update(BoxedArguments& boxed,
+                                      const rules::BackwardUpdateArguments& in) {
+  BackwardUpdateRequest request;
+  describe_gradient(boxed.tensor(rules::kBackwardUpdateGradOutput), in.grad_output, in.weights,
+                    request);
+  request.optimizer = to_optimizer(in.optimizer);
+  request.factored = in.factored;
+  request.vbe = in.vbe;
+  request.weights = boxed.tensor(rules::kBackwardUpdateWeights).mutable_data();
+  request.momentum1 =
+      optional_mutable_data(boxed.tensor(rules::kBackwardUpdateMomentum1), in.momentum1);
+  request.momentum2 =
+      optional_mutable_data(boxed.tensor(rules::kBackwardUpdateMomentum2), in.momentum2);
+  request.step = optional_mutable_data(boxed.tensor(rules::kBackwardUpdateStep), in.step);
+  request.learning_rate = boxed.tensor(rules::kBackwardUpdateLearningRate).data();
+  request.gradient_scale =
+      optional_data(boxed.tensor(rules::kBackwardUpdateGradientScale), in.gradient_scale);
+  request.found_inf = optional_data(boxed.tensor(rules::kBackwardUpdateFoundInf), in.found_inf);
+  request.features = boxed.tensor(rules::kBackwardUpdateFeatures).data();
+  request.transposed = optional_data(boxed.tensor(rules::kBackwardUpdateTransposed), in.transposed);
+  request.lookups = in.indices.numel;
+  request.total_bags = in.total_bags;
+  request.gradient_numel = in.grad_output.numel;
+  request.eps = static_cast<float>(in.eps);
+  request.beta1 = in.beta1;
+  request.beta2 = in.beta2;
+  const auto decay = static_cast<float>(in.weight_decay);
+  request.l2_decay = in.weight_decay_mode == "l2" ? decay : 0.0f;
+  request.decoupled_decay = in.weight_decay_mode == "decoupled" ? decay : 0.0f;
+  request.clip = static_cast<float>(in.gradient_clip);
+  return request;
+}
+
+// Memory on a device that lasts for a call, as words; every part starts at a multiple of 16 bytes.
+StableTensor empty_words(int64_t bytes, const TensorInfo& where) {
+  return empty_tensor({(bytes + 3) / 4}, TensorDtype::k_int32, where.device_kind,
+                      where.device_index);
+}
+
+constexpr int64_t round_up(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+
+// Plans and launches an update. All temporaries are one allocation.
+void launch_update(BackwardUpdateRequest& request, TransposeRequest& transpose,
+                   const Layout& layout, const TensorInfo& where) {
+  const int32_t device = where.device_index;
+  void* stream = current_cuda_stream(device);
+  request.arch = device_arch(device);
+  request.multiprocessors = device_multiprocessors(device);
+  transpose.arch = request.arch;
+  StableTensor workspace;
+  if (request.lookups > 0 && request.total_bags > 0) {
+    int64_t transposed_bytes = 0;
+    int64_t scratch_bytes = 0;
+    if (request.transposed == nullptr) {
+      const TransposedFormat format =
+          transposed_format(request.lookups, layout.feature_count(), request.factored);
+      transposed_bytes = round_up(format.numel * static_cast<int64_t>(sizeof(int32_t)));
+      scratch_bytes = transpose_scratch_bytes(transpose, layout);
+    }
+    const int64_t sums_bytes = partials_bytes(request.lookups, layout);
+    workspace = empty_words(transposed_bytes + scratch_bytes + sums_bytes, where);
+    auto* start = static_cast<unsigned char*>(workspace.mutable_data());
+    if (request.transposed == nullptr) {
+      transpose.transposed = start;
+      transpose.scratch = start + transposed_bytes;
+      request.transposed = start;
+      request.transpose = &transpose;
+    }
+    request.partials = start + transposed_bytes + scratch_bytes;
+  }
+  run(plan_backward_update(request, layout), device, stream);
+}
+
+constexpr LookupPositions kTransposePositions{
+    rules::kTransposeIndicesFeatures, rules::kTransposeIndicesIndices,
+    rules::kTransposeIndicesOffsets, rules::kTransposeIndicesVbeBagOffsets,
+    rules::kTransposeIndicesVbeOutputOffsets};
+constexpr LookupPositions kUpdatePositions{
+    rules::kBackwardUpdateFeatures, rules::kBackwardUpdateIndices, rules::kBackwardUpdateOffsets,
+    rules::kBackwardUpdateVbeBagOffsets, rules::kBackwardUpdateVbeOutputOffsets};
+constexpr LookupPositions kSampleWeightsPositions{
+    rules::kPerSampleWeightsGradientFeatures, rules::kPerSampleWeightsGradientIndices,
+    rules::kPerSampleWeightsGradientOffsets, rules::kPerSampleWeightsGradientVbeBagOffsets,
+    rules::kPerSampleWeightsGradientVbeOutputOffsets};
 
 }  // namespace
+
+void transpose_indices(StableIValue* stack, uint64_t argument_count, uint64_t /*result_count*/) {
+  BoxedArguments boxed(stack, argument_count, rules::kTransposeIndicesKinds,
+                       rules::kTransposeIndicesArgumentCount);
+  rules::TransposeIndicesArguments in = read_transpose(boxed);
+  rules::accept_transpose_indices(in);
+  const Layout layout(in.layout.values, static_cast<size_t>(in.layout.count));
+  const TensorInfo& where = in.features;
+  TransposeRequest request =
+      describe_transpose(boxed, kTransposePositions, rules::kTransposeIndicesPerSampleWeights, in);
+  const TransposedFormat format =
+      transposed_format(request.lookups, layout.feature_count(), in.factored);
+  StableTensor result =
+      empty_tensor({format.numel}, TensorDtype::k_int32, where.device_kind, where.device_index);
+  request.transposed = result.mutable_data();
+  if (where.device_kind == DeviceKind::kCpu) {
+    cpu::transpose_indices(request, layout);
+  } else {
+    void* stream = current_cuda_stream(where.device_index);
+    request.arch = device_arch(where.device_index);
+    const StableTensor scratch = empty_words(transpose_scratch_bytes(request, layout), where);
+    request.scratch = scratch.mutable_data();
+    run(plan_transpose(request, layout), where.device_index, stream);
+  }
+  return_tensor(&stack[0], std::move(result));
+}
 
 void backward_update(StableIValue* stack, uint64_t argument_count, uint64_t /*result_count*/) {
   BoxedArguments boxed(stack, argument_count, rules::kBackwardUpdateKinds,
@@ -115,38 +271,14 @@ void backward_update(StableIValue* stack, uint64_t argument_count, uint64_t /*re
 
   // In the numbers of the optimizer, too.
   const cpu::SubnormalsCount subnormals;
-  cpu::UpdateRequest request;
-  describe(boxed,
-           {rules::kBackwardUpdateGradOutput, rules::kBackwardUpdateFeatures,
-            rules::kBackwardUpdateIndices, rules::kBackwardUpdateOffsets,
-            rules::kBackwardUpdateVbeBagOffsets, rules::kBackwardUpdateVbeOutputOffsets},
-           in, request);
-  request.weights = boxed.tensor(rules::kBackwardUpdateWeights).mutable_data();
-  if (in.weighted) {
-    request.per_sample_weights =
-        static_cast<const float*>(dense_data(boxed.tensor(rules::kBackwardUpdatePerSampleWeights),
-                                             in.per_sample_weights, TensorDtype::k_float32));
+  BackwardUpdateRequest request = describe_update(boxed, in);
+  TransposeRequest lookups =
+      describe_transpose(boxed, kUpdatePositions, rules::kBackwardUpdatePerSampleWeights, in);
+  if (in.weights.device_kind == DeviceKind::kCpu) {
+    cpu::backward_update(request, lookups, layout);
+  } else {
+    launch_update(request, lookups, layout, in.weights);
   }
-  request.gradient_clip = static_cast<float>(in.gradient_clip);
-  request.gradient_scale =
-      floats(boxed.tensor(rules::kBackwardUpdateGradientScale), in.gradient_scale);
-  request.found_inf = floats(boxed.tensor(rules::kBackwardUpdateFoundInf), in.found_inf);
-  request.optimizer = in.optimizer;
-  if (in.step.given) {
-    request.step = static_cast<int64_t*>(boxed.tensor(rules::kBackwardUpdateStep).mutable_data());
-  }
-  cpu::OptimizerArguments& arguments = request.arguments;
-  arguments.learning_rate =
-      *floats(boxed.tensor(rules::kBackwardUpdateLearningRate), in.learning_rate);
-  arguments.eps = static_cast<float>(in.eps);
-  arguments.beta1 = in.beta1;
-  arguments.beta2 = in.beta2;
-  const auto decay = static_cast<float>(in.weight_decay);
-  arguments.l2_decay = in.weight_decay_mode == "l2" ? decay : 0.0f;
-  arguments.decoupled_decay = in.weight_decay_mode == "decoupled" ? decay : 0.0f;
-  arguments.momentum1 = floats(boxed.tensor(rules::kBackwardUpdateMomentum1), in.momentum1);
-  arguments.momentum2 = floats(boxed.tensor(rules::kBackwardUpdateMomentum2), in.momentum2);
-  cpu::backward_update(request, layout);
 }
 
 void per_sample_weights_gradient(StableIValue* stack, uint64_t argument_count,
@@ -156,19 +288,23 @@ void per_sample_weights_gradient(StableIValue* stack, uint64_t argument_count,
   rules::PerSampleWeightsGradientArguments in = read_sample_weights(boxed);
   rules::accept_per_sample_weights_gradient(in);
   const Layout layout(in.layout.values, static_cast<size_t>(in.layout.count));
-  StableTensor result = empty_tensor({in.indices.numel}, TensorDtype::k_float32,
-                                     in.weights.device_kind, in.weights.device_index);
+  const TensorInfo& where = in.weights;
+  StableTensor result = empty_tensor({in.indices.numel}, TensorDtype::k_float32, where.device_kind,
+                                     where.device_index);
 
-  cpu::SampleWeightsRequest request;
-  describe(boxed,
-           {rules::kPerSampleWeightsGradientGradOutput, rules::kPerSampleWeightsGradientFeatures,
-            rules::kPerSampleWeightsGradientIndices, rules::kPerSampleWeightsGradientOffsets,
-            rules::kPerSampleWeightsGradientVbeBagOffsets,
-            rules::kPerSampleWeightsGradientVbeOutputOffsets},
-           in, request);
+  SampleWeightsGradientRequest request;
+  describe_gradient(boxed.tensor(rules::kPerSampleWeightsGradientGradOutput), in.grad_output,
+                    in.weights, request);
+  describe_lookups(boxed, kSampleWeightsPositions, in, request);
   request.weights = boxed.tensor(rules::kPerSampleWeightsGradientWeights).data();
-  request.result = static_cast<float*>(result.mutable_data());
-  cpu::per_sample_weights_gradient(request, layout);
+  request.result = result.mutable_data();
+  if (where.device_kind == DeviceKind::kCpu) {
+    cpu::per_sample_weights_gradient(request, layout, in.grad_output.numel);
+  } else {
+    void* stream = current_cuda_stream(where.device_index);
+    request.arch = device_arch(where.device_index);
+    run(plan_per_sample_weights_gradient(request, layout), where.device_index, stream);
+  }
   return_tensor(&stack[0], std::move(result));
 }
 

@@ -9,6 +9,7 @@
 STABLE_TORCH_LIBRARY(tbe_aot, library) {
   library.def(tbe_aot::rules::kForwardSchema);
   library.def(tbe_aot::rules::kCheckBoundsSchema);
+  library.def(tbe_aot::rules::kTransposeIndicesSchema);
   library.def(tbe_aot::rules::kBackwardUpdateSchema);
   library.def(tbe_aot::rules::kPerSampleWeightsGradientSchema);
 }
@@ -16,6 +17,7 @@ STABLE_TORCH_LIBRARY(tbe_aot, library) {
 STABLE_TORCH_LIBRARY_IMPL(tbe_aot, CPU, library) {
   library.impl("forward", &tbe_aot::forward);
   library.impl("check_bounds", &tbe_aot::check_bounds);
+  library.impl("transpose_indices", &tbe_aot::transpose_indices);
   library.impl("backward_update", &tbe_aot::backward_update);
   library.impl("per_sample_weights_gradient", &tbe_aot::per_sample_weights_gradient);
 }
@@ -23,4 +25,7 @@ STABLE_TORCH_LIBRARY_IMPL(tbe_aot, CPU, library) {
 STABLE_TORCH_LIBRARY_IMPL(tbe_aot, CUDA, library) {
   library.impl("forward", &tbe_aot::forward);
   library.impl("check_bounds", &tbe_aot::check_bounds);
+  library.impl("transpose_indices", &tbe_aot::transpose_indices);
+  library.impl("backward_update", &tbe_aot::backward_update);
+  library.impl("per_sample_weights_gradient", &tbe_aot::per_sample_weights_gradient);
 }

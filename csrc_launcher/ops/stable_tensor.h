@@ -60,7 +60,7 @@ StableTensor empty_tensor(std::initializer_list<int64_t> sizes, TensorDtype dtyp
 // leaks none of the others.
 class BoxedArguments {
  public:
-  static constexpr size_t kMaxCount = 24;
+  static constexpr size_t kMaxCount = 28;
 
   // `kinds` has one entry per argument and outlives this object.
   BoxedArguments(const StableIValue* stack, uint64_t given_count, const ArgumentKind* kinds,

@@ -303,7 +303,7 @@ def plan_backward_update(
     clip: float = 0.0,
     transpose: TransposeRequest | None = None,
 ) -> Plan:
-    """Plan an update; the arguments are those of ``backward_update``, as far as they are not said here.
+    """Plan ``backward_update``.
 
     Args:
         arch: such as ``sm90``.
@@ -314,14 +314,25 @@ def plan_backward_update(
         optimizer: the operator's argument.
         factored: with per-sample weights, or MEAN.
         vbe: the gradient is 1-D.
-        weights, gradient, momentum1, momentum2, step, learning_rate, gradient_scale, found_inf: 0 = not given.
+        weights: all tables, one after another.
+        gradient: of the result of the lookup.
+        momentum1: as in the operator; 0 = none.
+        momentum2: as in the operator; 0 = none.
+        step: as in the operator; 0 = none.
+        learning_rate: fp32 [1].
+        gradient_scale: fp32 [1]; 0 = none.
+        found_inf: fp32 [1]; 0 = none.
         features: int64 [T, 8].
         transposed: what ``transpose_indices`` returned, or ``transpose`` writes.
         partials: ``partials_bytes`` bytes, at a multiple of 16.
         lookups: the number of indices.
         total_bags: bags of all features.
         gradient_numel: elements of the gradient.
-        eps, beta1, beta2, l2_decay, decoupled_decay: numbers of the optimizer.
+        eps: as in the operator.
+        beta1: as in the operator.
+        beta2: as in the operator.
+        l2_decay: weight decay of that mode.
+        decoupled_decay: weight decay of that mode.
         clip: bound of the gradient's elements; 0 = none.
         transpose: planned first, where given.
     """

@@ -1,9 +1,9 @@
 """Fakes of the operators: what torch.compile, torch.export and AOTInductor need to know of them.
 
-The operators are ``torch.ops.tbe_aot.forward``, ``check_bounds``, ``backward_update`` and
+The operators are ``torch.ops.tbe_aot.forward``, ``check_bounds``, ``transpose_indices``, ``backward_update`` and
 ``per_sample_weights_gradient``; docs/operators.md describes them. Their CUDA and CPU implementations are in
-libtbe_aot.so. A fake checks its arguments by the rules that those
-implementations follow, generated from the same file, and answers with the shape and dtype of the result.
+libtbe_aot.so. A fake checks its arguments by the rules that those implementations follow, generated from the same file,
+and answers with the shape and dtype of the result.
 """
 
 from __future__ import annotations
@@ -67,6 +67,32 @@ def _check_bounds(
     )
 
 
+@torch.library.register_fake("tbe_aot::transpose_indices")  # type: ignore[untyped-decorator]
+def _transpose_indices(
+    features: torch.Tensor,
+    layout: list[int],
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    per_sample_weights: torch.Tensor | None = None,
+    pooling: str = "sum",
+    vbe_bag_offsets: torch.Tensor | None = None,
+    vbe_output_offsets: torch.Tensor | None = None,
+    vbe_max_batch: int = 0,
+) -> torch.Tensor:
+    sizes = rules.accept_transpose_indices(
+        features,
+        layout,
+        indices,
+        offsets,
+        per_sample_weights,
+        pooling,
+        vbe_bag_offsets,
+        vbe_output_offsets,
+        vbe_max_batch,
+    )
+    return features.new_empty((sizes.transposed_numel,), dtype=torch.int32)
+
+
 @torch.library.register_fake("tbe_aot::backward_update")  # type: ignore[untyped-decorator]
 def _backward_update(
     grad_output: torch.Tensor,
@@ -93,6 +119,7 @@ def _backward_update(
     vbe_bag_offsets: torch.Tensor | None = None,
     vbe_output_offsets: torch.Tensor | None = None,
     vbe_max_batch: int = 0,
+    transposed: torch.Tensor | None = None,
 ) -> None:
     rules.accept_backward_update(
         grad_output,
@@ -119,6 +146,7 @@ def _backward_update(
         vbe_bag_offsets,
         vbe_output_offsets,
         vbe_max_batch,
+        transposed,
     )
 
 

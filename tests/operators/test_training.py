@@ -134,14 +134,16 @@ def test_a_run_of_100000(optimizer):
 
 
 def test_the_order_of_addition_is_the_documented_one():
-    """Sums of less than 256 lookups in order; else sums of 256 each, added in order."""
-    for length in (255, 256, 600):
+    """Sums of less than 128 lookups in order; else of 128 each, the last one of all that are left, added in order."""
+    for length in (127, 128, 255, 256, 600):
         lookup = make_lookup([4], [1], [1] * length)
         training = make_training(lookup, make_optimizer("sgd", learning_rate=1.0))
         total = torch.zeros(4)
-        for start in range(0, length, 256):
+        chunks = max(length // 128, 1)
+        for chunk in range(chunks):
+            end = length if chunk + 1 == chunks else (chunk + 1) * 128
             partial = torch.zeros(4)
-            for row in training.grad_output[start : start + 256]:
+            for row in training.grad_output[chunk * 128 : end]:
                 partial += row
             total += partial
         expected = lookup.tables[0][0] - total
