@@ -7,6 +7,8 @@ own sum, reads the words before it, WINDOW at a time, until it meets an UP_TO, a
 Ordering: a word is all there is to read, flag and value change in one store, so no reader needs to see any other store
 before it, and relaxed atomics suffice to publish: they act in L2, where the volatile loads of the readers look too.
 
+Warps may read the same words at other times and stop at other tiles: whatever they add up, the sums are equal.
+
 Progress: the number of a tile is that of its program, and programs start in this order. Whoever waits does so for
 programs that have started; the earliest unfinished tile waits for nobody; and the next launch takes no place from a
 program that has not started, because it may only start when all have.
@@ -18,38 +20,6 @@ import triton.language as tl
 # The two highest bits of a word.
 OWN = tl.constexpr(1)
 UP_TO = tl.constexpr(2)
-
-
-@triton.jit
-def counts_before(status, tile, counts, BINS: tl.constexpr, WINDOW: tl.constexpr):
-    """[BINS] int32, the sum of ``counts`` over the tiles before ``tile``, each bin on its own.
-
-    ``status`` is int32 [tiles, BINS], all 0 before the launch; sums stay below 2^30.
-    """
-    bins = tl.arange(0, BINS)
-    # Tiles of 1024 lookups or more, fewer than 2^30 lookups, 256 bins: below 2^28 words.
-    mine = status + tile * BINS + bins
-    tl.atomic_xchg(mine, counts | (1 << 30), sem="relaxed")
-    before = tl.zeros([BINS], tl.int32)
-    # The next tile to add, per bin; -1: done.
-    nearest = tl.zeros([BINS], tl.int32) + tile - 1
-    distance = tl.arange(0, WINDOW)[:, None]
-    while tl.max(nearest, axis=0) >= 0:
-        row = nearest[None, :] - distance
-        # Before tile 0, and for bins that are done, lies an UP_TO of nothing.
-        word = tl.load(
-            status + row * BINS + bins[None, :], mask=row >= 0, other=-(1 << 31), volatile=True
-        )
-        flag = (word >> 30) & 3
-        end = tl.min(tl.where(flag == UP_TO, distance, WINDOW), axis=0)
-        used = distance <= end[None, :]
-        ready = tl.min(tl.where(used, flag, OWN), axis=0) > 0
-        values = tl.sum(tl.where(used, word & ((1 << 30) - 1), 0), axis=0)
-        before += tl.where(ready, values, 0)
-        further = tl.where(end < WINDOW, -1, nearest - WINDOW)
-        nearest = tl.where(ready, further, nearest)
-    tl.atomic_xchg(mine, (before + counts) | -(1 << 31), sem="relaxed")
-    return before
 
 
 @triton.jit
