@@ -142,6 +142,87 @@ def test_bounds_check_clears_its_report_before_the_first_launch(fresh: Process) 
     assert launches[1].details["shared"] == large
 
 
+def _plan_update(child: Child) -> tuple[Any, list[str]]:
+    """An update of two groups by Adam, the lookups transposed in the same plan; and the names of its variants."""
+    layout = [1, 3, 160, 10_000, 90, 40, 16, 2, 2, 128, 2, 1]
+    lookups = {"arch": "sm90", "lookups": 1080, "batch_size": 6, "total_bags": 18}
+    transpose = child.launcher.TransposeRequest(**lookups, transposed=0x10000, scratch=0x20000)
+    plan = child.launcher.plan_backward_update(
+        arch="sm90",
+        layout=layout,
+        multiprocessors=child.launcher.device_multiprocessors(0),
+        weight_dtype="fp16",
+        optimizer="adam",
+        transposed=0x10000,
+        partials=0x40000,
+        lookups=1080,
+        total_bags=18,
+        gradient_numel=960,
+        transpose=transpose,
+    )
+    return plan, [launch.variant.name for launch in plan.launches]
+
+
+def _recorded_update(child: Child) -> Any:
+    plan, variants = _plan_update(child)
+    clear = plan.clear.bytes
+    child.standin.take()
+    child.launcher.launch(plan, 0, STREAM)
+    return variants, clear, child.standin.take()
+
+
+def test_an_update_loads_everything_first_and_never_waits(fresh: Process) -> None:
+    variants, clear, calls = fresh.run(_recorded_update)
+    functions = [call.function for call in calls]
+    memset = functions.index("cuMemsetD32Async")
+    assert calls[memset].details["count"] == clear // 4
+    assert not set(functions[memset:]) & set(LOADING)
+    loaded = [
+        call.details["cubin"].split()[0] for call in calls if call.function == "cuLibraryLoadData"
+    ]
+    assert loaded == list(dict.fromkeys(variants))
+    launches = [call for call in calls if call.function == LAUNCH]
+    assert functions[memset:] == ["cuMemsetD32Async", *[LAUNCH] * len(launches), "cuCtxPopCurrent"]
+    assert [call.details["cubin"].split()[0] for call in launches] == variants
+    assert {call.details["stream"] for call in launches} == {STREAM}
+    # The first launch waits for the memory that is cleared, each later one may start before the one before it ends.
+    assert [call.details["overlaps"] for call in launches] == [False, *[True] * (len(launches) - 1)]
+    assert not {"cuStreamSynchronize", "cuMemcpyDtoHAsync"} & set(functions)
+
+
+def _update_whose_last_kernel_fails(child: Child, function: str) -> Any:
+    plan, variants = _plan_update(child)
+    distinct = len(set(variants))
+    child.standin.fail(function, 1, distinct - 1)
+    message = error_of(lambda: child.launcher.launch(plan, 0, STREAM))
+    reached = child.standin.take(LAUNCH, "cuMemsetD32Async")
+    child.standin.fail(function, 0)
+    child.launcher.launch(plan, 0, STREAM)
+    return variants, message, reached, len(child.standin.take(LAUNCH))
+
+
+@pytest.mark.parametrize("function", ["cuLibraryLoadData", "cuKernelGetFunction"])
+def test_an_update_whose_last_kernel_cannot_be_loaded_launches_nothing(
+    fresh: Process, function: str
+) -> None:
+    variants, message, reached, launched = fresh.run(_update_whose_last_kernel_fails, function)
+    assert list(dict.fromkeys(variants))[-1] in message
+    assert reached == []
+    assert launched == len(variants)
+
+
+def _multiprocessors(child: Child) -> Any:
+    return child.launcher.device_multiprocessors(0), error_of(
+        lambda: child.launcher.device_multiprocessors(1)
+    )
+
+
+def test_multiprocessors_of_a_device(fresh: Process) -> None:
+    count, missing = fresh.run(_multiprocessors)
+    assert count == 132
+    assert missing == "there is no CUDA device 1: the driver shows 1 devices"
+
+
 # --- Contexts --------------------------------------------------------------------------------------
 
 

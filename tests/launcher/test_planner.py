@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 from aot_build.plan import cell_number
 from aot_build.planner import make_plan
 from tests.launcher.artifacts import ARCHS, SPECS
+from tests.launcher.planned import Planned, describe, layout
 from tests.launcher.support import Child, Process
 
 POINTERS = {
@@ -23,40 +22,9 @@ POINTERS = {
 }
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A launch, its arguments by name."""
-
-    variant: str
-    grid: tuple[int, int, int]
-    constants: dict[str, int]
-    args: dict[str, int]
-
-
 def _plan(child: Child, function: str, request: dict[str, Any]) -> tuple[list[Planned], list[str]]:
     plan = getattr(child.launcher, function)(**request)
-    params = {kernel.name: kernel.params for kernel in child.launcher.kernels()}
-    formats = {1: "b", 4: "<i", 8: "<q"}
-    launches = [
-        Planned(
-            launch.variant.name,
-            launch.grid,
-            launch.variant.constants,
-            {
-                p.name: struct.unpack_from(formats[p.size], launch.args, p.offset)[0]
-                for p in params[launch.kernel]
-            },
-        )
-        for launch in plan.launches
-    ]
-    return launches, plan.reasons
-
-
-def layout(*groups: tuple[int, int, int], width: int = 0) -> list[int]:
-    """A layout of (bucket, aligned, features) groups, every dim as large as its bucket."""
-    features = sum(count for *_, count in groups)
-    width = width or sum(bucket * count for bucket, _, count in groups)
-    return [1, features, width, 1000, 100, 10, *(value for group in groups for value in group)]
+    return describe(child, plan), plan.reasons
 
 
 def request(
