@@ -11,7 +11,7 @@ still multiplied by ``gradient_scale`` and divided by it here. fp32 arithmetic; 
 import triton
 import triton.language as tl
 from common.gradients import load_scale
-from common.optimizers.choose import load_step, updated_rows
+from common.optimizers.choose import load_state, load_step, updated_rows
 from common.overlap import begin, wait_for_previous
 from common.table_rows import columns_of_rows, find_rows, store_row
 
@@ -78,6 +78,7 @@ def update_long_runs_kernel(
                 mask = columns_of_rows(dim, live, column, UNIT)
                 position = element[:, None] + column[None, :]
                 value = tl.load(weights + position, mask=mask, other=0.0).to(tl.float32)
+                state = load_state(momentum1, row, live, adagrad, OPTIMIZER)
                 chunk = tl.arange(0, ROWS)
                 total = tl.zeros([ROWS, BUCKET], tl.float32)
                 for _ in range(0, chunks, ROWS):
@@ -89,6 +90,7 @@ def update_long_runs_kernel(
                 value = updated_rows(
                     value,
                     tl.sum(total, axis=0)[None, :] * unscale,
+                    state,
                     momentum1,
                     momentum2,
                     row,

@@ -15,7 +15,7 @@ while this one is summed: otherwise each tile waits for three loads that depend 
 import triton
 import triton.language as tl
 from common.gradients import clip_limit, load_gradients, load_scale
-from common.optimizers.choose import load_step, updated_rows
+from common.optimizers.choose import load_state, load_step, updated_rows
 from common.overlap import begin, wait_for_previous
 from common.table_rows import columns_of_rows, find_rows, store_row
 
@@ -88,6 +88,7 @@ def update_short_runs_kernel(
         )
         weight_position = element[:, None] + column[None, :]
         value = tl.load(weights + weight_position, mask=mask, other=0.0).to(tl.float32)
+        state = load_state(momentum1, row, live, adagrad, OPTIMIZER)
         next_run = run + stride
         exists = next_run < end
         next_start = tl.load(run_starts + next_run, mask=exists, other=0)
@@ -111,6 +112,7 @@ def update_short_runs_kernel(
         value = updated_rows(
             value,
             total,
+            state,
             momentum1,
             momentum2,
             row,

@@ -5,6 +5,7 @@ import triton.language as tl
 
 from common.optimizers.adagrad import adagrad as adagrad_formula
 from common.optimizers.adam import adam as adam_formula
+from common.optimizers.rowwise import load_rowwise_state
 from common.optimizers.rowwise import rowwise as rowwise_formula
 
 
@@ -17,9 +18,20 @@ def load_step(step, OPTIMIZER: tl.constexpr):
 
 
 @triton.jit
+def load_state(momentum1, row, live, adagrad, OPTIMIZER: tl.constexpr):
+    """[rows] fp32: what can be loaded while the gradients are summed, a number per row. State per weight cannot: it
+    would take the sum's registers.
+    """
+    if OPTIMIZER == "rowwise":
+        return load_rowwise_state(momentum1, row, live, adagrad)
+    return tl.zeros(live.shape, tl.float32)
+
+
+@triton.jit
 def updated_rows(
     weights,
     gradient,
+    state,
     momentum1,
     momentum2,
     row,
@@ -39,7 +51,8 @@ def updated_rows(
 ):
     """One step of the optimizer: ``weights`` [rows, columns] fp32 after it. Its state changes in place.
 
-    ``gradient`` [rows, columns] is the sum over each row's lookups, 0 outside ``mask``; ``row`` [rows] the global row,
+    ``gradient`` [rows, columns] is the sum over each row's lookups, 0 outside ``mask``; ``state`` comes from
+    `load_state`; ``row`` [rows] the global row,
     where a number per row has its place; ``position`` [rows, columns] the element, where a number per weight has it.
     ``adagrad``: row-wise Adagrad rather than SGD, for OPTIMIZER "rowwise".
     """
@@ -47,6 +60,7 @@ def updated_rows(
         return rowwise_formula(
             weights,
             gradient,
+            state,
             momentum1,
             row,
             live,

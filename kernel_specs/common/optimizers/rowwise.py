@@ -5,9 +5,22 @@ import triton.language as tl
 
 
 @triton.jit
+def load_rowwise_state(momentum1, row, live, adagrad):
+    """[rows] fp32: the state of row-wise Adagrad; 0 for SGD, which has none and reads none."""
+    return tl.load(momentum1 + row, mask=with_state(live, adagrad), other=0.0)
+
+
+@triton.jit
+def with_state(live, adagrad):
+    """[rows]: those that have a state."""
+    return live & ((tl.zeros(live.shape, tl.int32) + adagrad) != 0)
+
+
+@triton.jit
 def rowwise(
     weights,
     gradient,
+    momentum,
     momentum1,
     row,
     live,
@@ -18,7 +31,7 @@ def rowwise(
     decoupled_decay,
     adagrad,
 ):
-    """Updated rows [rows, columns] fp32; momentum1[row] changes in place.
+    """Updated rows [rows, columns] fp32; ``momentum`` becomes momentum1[row] in place.
 
     SGD:     mult = lr
     Adagrad: m += mean over the dim of (g + l2 * w)^2;  mult = lr / (sqrt(m) + eps)
@@ -27,11 +40,10 @@ def rowwise(
     Which of the two is a run-time choice without a branch: loads do not move above a branch. SGD has no state and
     touches none.
     """
-    with_state = live & ((tl.zeros(live.shape, tl.int32) + adagrad) != 0)
+    stateful = with_state(live, adagrad)
     statistic = gradient + l2_decay * weights
-    momentum = tl.load(momentum1 + row, mask=with_state, other=0.0)
     momentum += tl.sum(statistic * statistic, axis=1) / dim.to(tl.float32)
-    tl.store(momentum1 + row, momentum, mask=with_state)
-    mult = tl.where(with_state, learning_rate / (tl.sqrt_rn(momentum) + eps), learning_rate)
+    tl.store(momentum1 + row, momentum, mask=stateful)
+    mult = tl.where(stateful, learning_rate / (tl.sqrt_rn(momentum) + eps), learning_rate)
     kept = 1.0 - mult * l2_decay - learning_rate * decoupled_decay
     return kept[:, None] * weights - mult[:, None] * gradient
