@@ -22,7 +22,9 @@ def manifest() -> dict[str, Any]:
 
 @cache
 def arch() -> str:
-    """The arch of the current device, as the manifest names it."""
+    """The arch of the current device, as the manifest names it; without a device the first of the build."""
+    if not torch.cuda.is_available():
+        return str(min(manifest()["archs"], key=lambda name: int(name[2:])))
     major, minor = torch.cuda.get_device_capability()
     return f"sm{major}{minor}"
 

@@ -77,32 +77,36 @@ def make_metadata(
 ) -> tuple[torch.Tensor, list[int]]:
     """(features, layout) as the operators document them; feature t looks up table ``feature_tables[t]``."""
     step = unit(tables.weights.dtype)
-    entries = []
-    column = 0
+    dims = [tables.dims[table] for table in feature_tables]
+    columns = [sum(dims[:position]) for position in range(len(dims))]
+    width = sum(dims)
+    groups: dict[tuple[int, bool], list[int]] = {}
     for position, table in enumerate(feature_tables):
-        dim = tables.dims[table]
-        placed = (tables.starts[table], tables.pitches[table], dim, column)
-        aligned = all(value % step == 0 for value in placed[:2])
-        row = [position, *placed[:3], tables.rows[table], column, table, sum(tables.rows[:table])]
-        entries.append(((bucket_of(dim, buckets), int(aligned)), row))
-        column += dim
-    entries.sort(key=lambda entry: (entry[0], entry[1][0]))
-    groups = dict.fromkeys(group for group, _ in entries)
-    layout = [
-        LAYOUT_VERSION,
-        len(entries),
-        column,
-        max(
-            (tables.starts[t] + tables.rows[t] * tables.pitches[t] for t in feature_tables),
-            default=0,
-        ),
-        sum(tables.rows),
-        max((tables.rows[t] for t in feature_tables), default=0),
-    ]
-    for group in groups:
-        layout += [*group, sum(entry[0] == group for entry in entries)]
-    features = torch.tensor([row for _, row in entries], dtype=torch.int64)
-    return features.reshape(-1, 8).to(tables.weights.device), layout
+        padded = tables.starts[table] % step == 0 and tables.pitches[table] % step == 0
+        groups.setdefault((bucket_of(dims[position], buckets), padded), []).append(position)
+    slots: list[int] = []
+    described: list[int] = []
+    for (bucket, padded), positions in sorted(groups.items()):
+        vectors = [dims[p] % step == 0 and columns[p] % step == 0 for p in positions]
+        aligned = 2 if all(vectors) and width % step == 0 else 1
+        slots += sorted(positions, key=lambda p: (feature_tables[p], p))
+        described += [bucket, aligned if padded else 0, len(positions)]
+    # Global rows are numbered in the order of the slots, so that sorted rows are in the order of the launches.
+    order = dict.fromkeys([*(feature_tables[p] for p in slots), *range(len(tables.rows))])
+    first_rows, total_rows = {}, 0
+    for table in order:
+        first_rows[table] = total_rows
+        total_rows += tables.rows[table]
+    entries = []
+    for position in slots:
+        table = feature_tables[position]
+        entry = [position, tables.starts[table], tables.pitches[table], dims[position]]
+        entries.append([*entry, tables.rows[table], columns[position], table, first_rows[table]])
+    ends = [tables.starts[t] + tables.rows[t] * tables.pitches[t] for t in feature_tables]
+    most_rows = max((tables.rows[t] for t in feature_tables), default=0)
+    layout = [LAYOUT_VERSION, len(slots), width, max(ends, default=0), total_rows, most_rows]
+    features = torch.tensor(entries, dtype=torch.int64).reshape(-1, 8)
+    return features.to(tables.weights.device), layout + described
 
 
 @dataclass(frozen=True)
