@@ -136,7 +136,7 @@ def test_memory_of_the_launches_that_transpose(transpose: Any) -> None:
     assert runs.args["status"] == status + 2 * 4 * digits * tiles
     # Statuses of find_runs: int64.
     assert cleared == ceil(runs.args["status"] - SCRATCH + 8 * runs.grid[0], 16)
-    # Keys go to and fro.
+    # Keys go back and forth.
     keys = [linearise.args["keys"], first.args["keys_out"]]
     assert first.args["keys_in"] == keys[0]
     assert (second.args["keys_in"], second.args["keys_out"]) == (keys[1], keys[0])

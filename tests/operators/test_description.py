@@ -60,7 +60,11 @@ def load_changed(tmp_path: Path) -> Callable[[str, str], None]:
         ('kernel = "forward"', 'kernel = "forwards"', "no such kernel; allowed: .*forward"),
         ('bucket = { chosen_by = "layout" }\n', "", "not the axes of the kernel"),
         ('gradient_dtype = "bf16" }', 'gradient_dtype = "bf17" }', "bf17.*not values of an axis"),
-        ('gradient_dtype = "bf16" }', 'gradient = "bf16" }', "never.*gradient.*not values of an axis"),
+        (
+            'gradient_dtype = "bf16" }',
+            'gradient = "bf16" }',
+            "never.*gradient.*not values of an axis",
+        ),
         ('float16 = "fp16"', 'float16 = "fp17"', "fp17.*not a value of the axis"),
         ('float16 = "fp16", ', "", "not the dtypes of weights"),
     ],
