@@ -31,7 +31,7 @@ def dims_of(bucket: int, *, aligned: bool) -> tuple[int, int]:
     return (bucket, bucket // 2 + 8) if aligned else (bucket - 1, bucket // 2 + 1)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)
+@pytest.mark.parametrize("per_weight", [False, True])
 @pytest.mark.parametrize("bucket", BUCKETS)
 @pytest.mark.parametrize(("weight_dtype", "gradient_dtype"), DTYPE_PAIRS)
 def test_every_bucket_dtype_pair_and_optimizer(
@@ -39,11 +39,12 @@ def test_every_bucket_dtype_pair_and_optimizer(
     weight_dtype: str,
     gradient_dtype: str,
     bucket: int,
-    optimizer: Optimizer,
+    *,
+    per_weight: bool,
 ) -> None:
-    # The other axes and the run-time choices rotate, so that each value meets each bucket, dtype and optimizer.
-    turn = BUCKETS.index(bucket) + OPTIMIZERS.index(optimizer)
-    turn += DTYPE_PAIRS.index((weight_dtype, gradient_dtype))
+    # The optimizers with a state per weight or without, the other axes and the run-time choices rotate.
+    turn = BUCKETS.index(bucket) + DTYPE_PAIRS.index((weight_dtype, gradient_dtype))
+    optimizer = OPTIMIZERS[2 * per_weight + turn // 2 % 2]
     aligned = turn % 2 == 0
     wide, narrow = dims_of(bucket, aligned=aligned)
     problem = Problem(

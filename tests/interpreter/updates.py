@@ -183,9 +183,9 @@ class Update:
             rows = torch.repeat_interleave(torch.arange(len(table.uses)), torch.tensor(table.uses))
             rows = rows[torch.randperm(rows.numel(), generator=self.generator)]
             for part, slot in zip(
-                rows.chunk(table.features),
+                rows.tensor_split(table.features),
                 [s for s, of in enumerate(self.slots) if of == t],
-                strict=False,
+                strict=True,
             ):
                 found = torch.cat([part, torch.full([problem.pruned], -1)])
                 found = found[torch.randperm(found.numel(), generator=self.generator)]

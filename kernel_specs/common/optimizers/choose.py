@@ -19,8 +19,9 @@ def load_step(step, OPTIMIZER: tl.constexpr):
 
 @triton.jit
 def load_state(momentum1, row, live, adagrad, OPTIMIZER: tl.constexpr):
-    """[rows] fp32: what can be loaded while the gradients are summed, a number per row. State per weight cannot: it
-    would take the sum's registers.
+    """[rows] fp32: state of a number per row, loaded before the gradients are summed.
+
+    State per weight is loaded after that: it would take the sum's registers.
     """
     if OPTIMIZER == "rowwise":
         return load_rowwise_state(momentum1, row, live, adagrad)
@@ -51,10 +52,9 @@ def updated_rows(
 ):
     """One step of the optimizer: ``weights`` [rows, columns] fp32 after it. Its state changes in place.
 
-    ``gradient`` [rows, columns] is the sum over each row's lookups, 0 outside ``mask``; ``state`` comes from
-    `load_state`; ``row`` [rows] the global row,
-    where a number per row has its place; ``position`` [rows, columns] the element, where a number per weight has it.
-    ``adagrad``: row-wise Adagrad rather than SGD, for OPTIMIZER "rowwise".
+    ``gradient`` [rows, columns] is the sum over each row's lookups, 0 outside ``mask``; ``state`` [rows] comes from
+    `load_state`; ``row`` [rows] is the global row, where a number per row has its place; ``position`` [rows, columns]
+    the element, where a number per weight has it. ``adagrad``: row-wise Adagrad rather than SGD, for OPTIMIZER "rowwise".
     """
     if OPTIMIZER == "rowwise":
         return rowwise_formula(
