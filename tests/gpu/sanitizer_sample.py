@@ -1,9 +1,11 @@
 """A sample of the variants for a memory checker: every value of every axis, every pair of values, small shapes.
 
     compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 python -m tests.gpu.sanitizer_sample
+    compute-sanitizer --tool racecheck --error-exitcode 9 python -m tests.gpu.sanitizer_sample backward
 
-Needs no pytest. Every tensor is an allocation of its own, with no allocator in between, so that a read or write past the
-end of one is seen. Prints how many variants ran; exit status 1 if a number is wrong.
+Arguments: which of forward, bounds and backward; all without one. Needs no pytest. Every tensor is an allocation of its
+own, with no allocator in between, so that a read or write past the end of one is seen. Prints how many variants ran;
+exit status 1 if a number is wrong.
 """
 
 from __future__ import annotations
@@ -19,9 +21,23 @@ sys.modules["triton"] = None  # type: ignore[assignment]
 import torch  # noqa: E402  after the allocator is chosen
 
 from tests.gpu import installed  # noqa: E402  as torch
+from tests.gpu.backward_calls import (  # noqa: E402  as torch
+    beyond_32_bits,
+    make_popular,
+    sample_weight_calls,
+    transpose_faults,
+    update_calls,
+)
 from tests.gpu.bounds import DAMAGES, WIDTHS, check, make  # noqa: E402  as torch
 from tests.gpu.samples import lookup_for  # noqa: E402  as torch
-from tests.gpu.support import DTYPES, TOLERANCE, worst_error  # noqa: E402  as torch
+from tests.gpu.support import (  # noqa: E402  as torch
+    DTYPES,
+    TOLERANCE,
+    make_lookup,
+    make_tables,
+    worst_error,
+)
+from tests.gpu.training import make_training  # noqa: E402  as torch
 
 
 def pairs(axes: dict[str, object]) -> set[tuple[tuple[str, object], ...]]:
@@ -41,12 +57,10 @@ def sample() -> list[installed.Variant]:
     return chosen
 
 
-def main() -> int:
-    """Run the sample."""
-    device = torch.device("cuda", 0)
+def forward(device: torch.device) -> list[str]:
+    """Run the sample of the forward; what is wrong."""
     wrong = []
-    variants = sample()
-    for number, variant in enumerate(variants):
+    for number, variant in enumerate(sample()):
         odd = not variant.aligned or number % 2 == 1
         lookup = lookup_for(variant, number, device, odd=odd)
         output_dtype = list(DTYPES.values())[number % 3]
@@ -56,14 +70,63 @@ def main() -> int:
                 wrong.append(variant.name)
         if installed.explain_forward(lookup) != [variant.name]:
             wrong.append(f"{variant.name} was not chosen")
+    return wrong
+
+
+def bounds(device: torch.device) -> list[str]:
+    """Run the bounds check on good and on bad lookups; what is wrong."""
+    wrong = []
     for index_dtype, damage, vbe in itertools.product(WIDTHS, DAMAGES, (False, True)):
-        bounds = make(device, index_dtype, vbe=vbe)
-        damage(bounds.indices, bounds.offsets)
-        checked = check(bounds, "warning")
-        if checked[1][-1].item() != bounds.indices.numel():
+        lookup = make(device, index_dtype, vbe=vbe)
+        damage(lookup.indices, lookup.offsets)
+        checked = check(lookup, "warning")
+        if checked[1][-1].item() != lookup.indices.numel():
             wrong.append(f"check_bounds {index_dtype} {damage.__name__}")
-    torch.cuda.synchronize()
-    print(f"{len(variants)} forward variants, {len(installed.loaded(device))} variants in all ran")
+    return wrong
+
+
+def backward(device: torch.device) -> list[str]:
+    """Run calls of the backward that show every optimizer, pair of dtypes, alignment and kind; what is wrong.
+
+    Each has features of every bucket, short and long runs, and bags that are not a multiple of anything.
+    """
+    wrong = []
+    updates = list(update_calls(device, batch=23, longest=14))
+    # 80 calls, the optimizer changing fastest: a stride of 7 visits every optimizer with every pair of dtypes in turn.
+    for what, training in updates[::7]:
+        wrong += [f"{what}: {fault}" for fault in training.check()]
+    for what, training in list(sample_weight_calls(device, batch=9))[::3]:
+        wrong += [f"{what}: {fault}" for fault in training.sample_weights_faults()]
+    for wide, index_dtype, longest in itertools.product((False, True), WIDTHS, (2, 30, 90)):
+        tables = make_tables((5000, 300, 11), (16, 24, 5), torch.float16, device)
+        lengths = torch.randint(
+            0, longest + 1, (4 * 61,), generator=torch.Generator().manual_seed(1)
+        )
+        lookup = make_lookup(
+            tables,
+            (0, 1, 0, 2),
+            installed.buckets(),
+            lengths,
+            index_dtype=index_dtype,
+            weighted=longest == 30,
+            pruned=0.05,
+        )
+        make_popular(lookup)
+        training = make_training(beyond_32_bits(lookup) if wide else lookup, "sgd")
+        wrong += [f"{wide} {index_dtype}: {fault}" for fault in transpose_faults(training)]
+    return wrong
+
+
+PARTS = {"forward": forward, "bounds": bounds, "backward": backward}
+
+
+def main() -> int:
+    """Run the sample."""
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    wrong = [fault for name in sys.argv[1:] or PARTS for fault in PARTS[name](device)]
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    print(f"{len(installed.loaded(device))} variants ran")
     for name in wrong:
         print("wrong:", name)
     return 1 if wrong else 0
