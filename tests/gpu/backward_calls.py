@@ -90,11 +90,16 @@ def spread_vbe(features: int) -> list[list[int]]:
 
 
 def update_calls(
-    device: torch.device, *, batch: int = 150, longest: int = 10
+    device: torch.device, *, batch: int = 150, longest: int = 10, every: int = 1
 ) -> Iterator[tuple[str, Training]]:
-    """Every pair of dtypes, optimizer, alignment, with and without factors; the rest varies along the way."""
+    """Every pair of dtypes, optimizer, alignment, with and without factors; the rest varies along the way.
+
+    ``every`` leaves out all but each such call.
+    """
     kinds = itertools.product(PAIRS, (True, False), (False, True), OPTIMIZERS)
     for number, ((weights, gradient), aligned, factored, optimizer) in enumerate(kinds):
+        if number % every:
+            continue
         # Goes round with both the optimizers, which are four, and what is around them.
         turn = number + number // len(OPTIMIZERS)
         dtype = DTYPES[weights]
@@ -138,10 +143,14 @@ def update_calls(
         yield f"update {weights} {gradient} {kind} {what} {optimizer} #{number}", training
 
 
-def sample_weight_calls(device: torch.device, *, batch: int = 40) -> Iterator[tuple[str, Training]]:
-    """Every pair of dtypes, alignment and width of the indices."""
+def sample_weight_calls(
+    device: torch.device, *, batch: int = 40, every: int = 1
+) -> Iterator[tuple[str, Training]]:
+    """Every pair of dtypes, alignment and width of the indices; ``every`` as above."""
     kinds = itertools.product(PAIRS, (True, False), (torch.int32, torch.int64))
     for number, ((weights, gradient), aligned, index_dtype) in enumerate(kinds):
+        if number % every:
+            continue
         tables, used = bucket_tables(DTYPES[weights], device, aligned=aligned)
         sizes = spread_vbe(len(used)) if not aligned and number % 4 == 2 else None
         bags = sum(map(sum, sizes)) if sizes else batch * len(used)

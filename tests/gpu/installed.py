@@ -42,7 +42,9 @@ def buckets() -> list[int]:
 
 
 def loaded(device: torch.device) -> set[str]:
-    """Names of the variants that the launcher has loaded on a device."""
+    """Names of the variants that the launcher has loaded on a device; none on a CPU."""
+    if device.type != "cuda":
+        return set()
     return {entry.variant.name for entry in _launcher.loaded() if entry.device == device.index}
 
 
