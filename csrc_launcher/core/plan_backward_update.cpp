@@ -127,9 +127,7 @@ class Update {
   void add_groups() {
     const bool long_runs = request_.lookups >= kChunk;
     if (long_runs) for_groups([this](const Group& group) { add_sum_chunks(group); });
-    // The first launch here waits for the runs, or for the step; later ones know that it did.
     for_groups([this](const Group& group) { add_short_runs(group); });
-    waits_first_ = true;  // For the sums of chunks.
     if (long_runs) for_groups([this](const Group& group) { add_long_runs(group); });
   }
 
@@ -203,12 +201,12 @@ class Update {
     args.checked = request_.found_inf != nullptr ? 1 : 0;
   }
 
-  // Adds a launch, of which the first one waits for what it reads.
+  // Adds a launch. Each waits first, also where only the launch before the last wrote what it reads:
+  // the instruction that waits is what makes that memory visible.
   template <typename Args>
   void add(int32_t kernel, const Choice& choice, int64_t grid, const Args& args, const Group& group,
            const char* purpose) {
-    chain_.add(kernel, choice, grid, 1, args, waits_first_);
-    waits_first_ = false;
+    chain_.add(kernel, choice, grid, 1, args, /*waits_first=*/true);
     if (chain_.explains()) {
       chain_.explain(purpose, " of ", group.features.feature_count, " features of bucket ",
                      group.features.bucket, "; ",
@@ -281,7 +279,6 @@ class Update {
   LaunchChain& chain_;
   const TransposedFormat format_;
   const char* generic_reason_;
-  bool waits_first_ = true;
 };
 
 }  // namespace

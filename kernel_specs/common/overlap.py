@@ -6,7 +6,8 @@ Programmatic dependent launch: a launch that says so may start when every progra
 - The launches of one operator read the same inputs and write different parts of the output: each starts at once, and
   calls `wait_for_previous` last, because a launch must not end before the one before it has, or the work after the
   operator would start too early.
-- A launch reads what the one before it wrote: it starts early, and waits first, in `begin`. That hides the launch.
+- A launch reads what an earlier one of the operator wrote: it starts early, and waits first, in `begin`. That hides the
+  launch. It waits even if the launch just before it already did: its own wait is what makes the memory visible to it.
 
 All is under a branch: the instructions take as long as a short program, and a launch of its own needs none of them.
 ``overlap`` is the sum of 1 (the next launch may start), 2 (wait last) and 4 (wait first).
@@ -25,8 +26,8 @@ INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 def begin(overlap):
     """Wait for the launch before if ``overlap`` has 4, then let the next one start if it has 1.
 
-    In this order, because the next launch may read what the one before this wrote: once it runs, each program of this
-    launch has seen that one end. Nothing that an earlier launch writes may be read before this call.
+    In this order, so that programs of at most two launches are there at once. Nothing that an earlier launch writes may
+    be read before this call.
     """
     if not INTERPRETED:
         if overlap & 4 != 0:

@@ -372,17 +372,17 @@ def test_launches_of_an_update_overlap(update: Any) -> None:
         return [launch.args["overlap"] for launch in update(two, **changes)[0]]
 
     first_waits, waits = WAIT_FIRST | NEXT_MAY_START, WAIT_LAST | NEXT_MAY_START
-    updates = [waits, waits, waits, first_waits, WAIT_LAST]
+    updates = [*[first_waits] * 4, WAIT_FIRST]
     # The first launch behind whatever came before on the stream waits for it by itself.
     assert overlaps() == [NEXT_MAY_START, *updates]
     assert overlaps(optimizer="adam") == [NEXT_MAY_START, first_waits, *updates]
     transposing = [NEXT_MAY_START, first_waits, first_waits, first_waits]
     assert overlaps(transpose={}) == [*transposing, first_waits, *updates]
     assert overlaps(transpose={}, optimizer="adam") == [*transposing, waits, first_waits, *updates]
-    assert overlaps(lookups=127) == [NEXT_MAY_START, WAIT_LAST]
+    assert overlaps(lookups=127) == [NEXT_MAY_START, WAIT_FIRST]
     few = {"transpose": {"lookups": 127}, "lookups": 127}
-    assert overlaps(**few) == [*transposing, first_waits, WAIT_LAST]
-    assert overlaps(**few, optimizer="adam") == [*transposing, waits, first_waits, WAIT_LAST]
+    assert overlaps(**few) == [*transposing, first_waits, WAIT_FIRST]
+    assert overlaps(**few, optimizer="adam") == [*transposing, waits, first_waits, WAIT_FIRST]
 
 
 def test_long_runs_need_a_chunk_of_lookups(update: Any, shared: Process) -> None:
@@ -423,7 +423,7 @@ def test_more_launches_than_are_stored_inline(update: Any) -> None:
     launches, reasons = update(many, transpose={}, optimizer="adam")
     assert len(launches) == len(reasons) == 4 + 1 + 8 * 3
     assert all(launch.args["overlap"] & NEXT_MAY_START for launch in launches[:-1])
-    assert launches[-1].args["overlap"] == WAIT_LAST
+    assert launches[-1].args["overlap"] == WAIT_FIRST
     assert [launch.args["partial_stride"] for launch in launches[5:13]] == [2048] * 8
 
 
