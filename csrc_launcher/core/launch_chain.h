@@ -38,8 +38,8 @@ class LaunchChain {
   // Both outlive the chain; `reasons` may be null.
   LaunchChain(Plan& plan, Reasons* reasons) : plan_(plan), reasons_(reasons) {}
 
-  // Adds a launch; sets `args.overlap`. `waits_first`: it reads what a launch of the chain writes, be
-  // it an earlier one than the last. Those that do not may run side by side.
+  // Adds a launch; sets `args.overlap`. `waits_first`: it reads what a launch of the chain writes,
+  // be it an earlier one than the last. Those that do not may run side by side.
   template <typename Args>
   void add(int32_t kernel, const Choice& choice, int64_t grid_x, int64_t grid_y, Args args,
            bool waits_first = false) {

@@ -201,8 +201,8 @@ class Update {
     args.checked = request_.found_inf != nullptr ? 1 : 0;
   }
 
-  // Adds a launch. Each waits first, also where only the launch before the last wrote what it reads:
-  // the instruction that waits is what makes that memory visible.
+  // Adds a launch. Each waits first, also where only the launch before the last wrote what it
+  // reads: the instruction that waits is what makes that memory visible.
   template <typename Args>
   void add(int32_t kernel, const Choice& choice, int64_t grid, const Args& args, const Group& group,
            const char* purpose) {
