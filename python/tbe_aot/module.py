@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -55,11 +56,15 @@ class TableBatchedEmbeddingBags(nn.Module):
         frozen: names of tables that are looked up but not trained.
         gradient_clip: if above 0, every element of the result's gradient is clamped to [-gradient_clip, gradient_clip].
         deferred: the backward only keeps what the update needs, and ``step`` applies it.
+        hoist_transpose: the forward of a training step already sorts its lookups by row, and keeps the result until the
+            update, which then need not: the same bits, and less to do in the backward for more memory between the two.
+            Inside torch.compile it is torch that decides in which of the two the lookups are sorted.
         device: of tables and metadata.
 
     Attributes:
         weights: 1-D parameter of all tables. ``table`` and ``table_views`` show its tables. It requires grad if there is
-            an optimizer, so that autograd knows of it, but never has a ``grad``: the backward changes it in place.
+            an optimizer and a feature whose table is not frozen, so that autograd knows of it, but never has a ``grad``:
+            the backward changes it in place.
         features, layout: the operators' description of tables and features.
         learning_rate: float32 [1], read when an update runs; ``set_learning_rate`` changes it.
         pending_updates: of a deferred module, what ``step`` will apply.
@@ -95,6 +100,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         frozen: Sequence[str] = (),
         gradient_clip: float = 0.0,
         deferred: bool = False,
+        hoist_transpose: bool = False,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
@@ -117,8 +123,10 @@ class TableBatchedEmbeddingBags(nn.Module):
         self.optimizer = optimizer
         self.gradient_clip = gradient_clip
         self.deferred = deferred
+        self.hoist_transpose = hoist_transpose
         self.pending_updates = no_updates()
-        self.weights = nn.Parameter(weights, requires_grad=optimizer is not None)
+        trained = optimizer is not None and not set(self.feature_tables) <= set(frozen)
+        self.weights = nn.Parameter(weights, requires_grad=trained)
         # Neither belongs in a checkpoint: one follows from the arguments, the other is a measurement.
         self.register_buffer("features", self.metadata.features, persistent=False)
         count = torch.zeros(1, dtype=torch.int64, device=device)
@@ -196,8 +204,8 @@ class TableBatchedEmbeddingBags(nn.Module):
                 per_sample_weights,
                 bag_offsets,
                 output_offsets,
-                max_batch,
-                output_numel,
+                vbe_max_batch=max_batch,
+                vbe_output_numel=output_numel,
             )
             if self._needs_backward(per_sample_weights):
                 trained: torch.Tensor = Lookup.apply(  # type: ignore[no-untyped-call]
@@ -224,10 +232,13 @@ class TableBatchedEmbeddingBags(nn.Module):
     def _needs_backward(self, per_sample_weights: torch.Tensor | None) -> bool:
         if not torch.is_grad_enabled():
             return False
-        trained = self.optimizer is not None and self.weights.requires_grad
         # Without an optimizer, weights that require grad are left to the operator, which refuses them.
         weighted = per_sample_weights is not None and per_sample_weights.requires_grad
-        return trained or (weighted and not self.weights.requires_grad)
+        return self.is_trained() or (weighted and not self.weights.requires_grad)
+
+    def is_trained(self) -> bool:
+        """Whether a backward updates the tables."""
+        return self.optimizer is not None and self.weights.requires_grad
 
     def pooled(self, batch: Batch) -> torch.Tensor:
         """``torch.ops.tbe_aot.forward`` of a batch whose bounds are known to be right; has no gradient."""
@@ -265,6 +276,22 @@ class TableBatchedEmbeddingBags(nn.Module):
             gradient if batch.per_sample_weights is None else gradient.to(batch.per_sample_weights)
         )
 
+    def transposed(self, batch: Batch) -> Batch:
+        """The batch with what the update needs of its lookups, sorted by row."""
+        trained = prune_features(batch, self.frozen_features) if self.frozen else batch
+        result: torch.Tensor = torch.ops.tbe_aot.transpose_indices(
+            self.features,
+            self.layout,
+            trained.indices,
+            trained.offsets,
+            trained.per_sample_weights,
+            self.pooling,
+            trained.vbe_bag_offsets,
+            trained.vbe_output_offsets,
+            trained.vbe_max_batch,
+        )
+        return replace(batch, transposed=result, transposed_for=self.weights_dtype)
+
     @torch.no_grad()
     def backward_update(self, grad_output: torch.Tensor, batch: Batch) -> None:
         """Train the rows of a batch on the gradient of its result; in a deferred module, leave that to ``step``."""
@@ -286,6 +313,7 @@ class TableBatchedEmbeddingBags(nn.Module):
     ) -> None:
         if self.optimizer is None:
             raise RuntimeError("the module has no optimizer: it looks up only")
+        is_current = batch.transposed_for == self.weights_dtype
         torch.ops.tbe_aot.backward_update(
             grad_output,
             self.weights,
@@ -307,6 +335,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             batch.vbe_bag_offsets,
             batch.vbe_output_offsets,
             batch.vbe_max_batch,
+            batch.transposed if is_current else None,
         )
 
     @torch.no_grad()
@@ -348,7 +377,8 @@ class TableBatchedEmbeddingBags(nn.Module):
             raise RuntimeError("the module has no optimizer: it has no learning rate")
         rate = self.learning_rate.data  # A compiled backward may hold the tensor and its version.
         if isinstance(value, torch.Tensor):
-            rate.copy_(value.detach().reshape(1))
+            # Unlike copy_, it does not wait for the device when the value is on the CPU.
+            rate.fill_(value.detach().reshape(()))
         else:
             rate.fill_(value)
 

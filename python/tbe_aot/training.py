@@ -22,6 +22,8 @@ class Batch:
         offsets: of the same dtype, [bags + 1].
         per_sample_weights: floating [N], or None.
         vbe_bag_offsets, vbe_output_offsets, vbe_max_batch, vbe_output_numel: of a variable batch, else None and 0.
+        transposed: what ``torch.ops.tbe_aot.transpose_indices`` has made of the lookups that are trained, or None.
+        transposed_for: the dtype of the tables then; tables of another one have their slots in another order.
     """
 
     indices: torch.Tensor
@@ -29,11 +31,13 @@ class Batch:
     per_sample_weights: torch.Tensor | None = None
     vbe_bag_offsets: torch.Tensor | None = None
     vbe_output_offsets: torch.Tensor | None = None
+    transposed: torch.Tensor | None = None
     vbe_max_batch: int = 0
     vbe_output_numel: int = 0
+    transposed_for: torch.dtype | None = None
 
     def copy(self) -> Batch:
-        """The batch with tensors that nobody else can change; those of VBE are the module's own."""
+        """The batch with tensors that nobody else can change; those of VBE and ``transposed`` are the module's own."""
         weights = self.per_sample_weights
         return replace(
             self,
@@ -50,7 +54,12 @@ class Batch:
             self.per_sample_weights,
             self.vbe_bag_offsets,
             self.vbe_output_offsets,
+            self.transposed,
         )
+
+    def numbers(self) -> tuple[int, int, torch.dtype | None]:
+        """Everything else; ``Batch(*tensors(), *numbers())`` is the batch."""
+        return self.vbe_max_batch, self.vbe_output_numel, self.transposed_for
 
 
 @dataclass(frozen=True)
@@ -79,8 +88,10 @@ class Lookup(torch.autograd.Function):
     ) -> torch.Tensor:
         """Look up, and keep what the backward needs; not the weights, which the updates change in place."""
         ctx.set_materialize_grads(False)
+        if bags.hoist_transpose and bags.is_trained():
+            batch = bags.transposed(batch)
         ctx.bags = bags
-        ctx.sizes = (batch.vbe_max_batch, batch.vbe_output_numel)
+        ctx.numbers = batch.numbers()
         ctx.save_for_backward(*batch.tensors())
         return bags.pooled(batch)
 
@@ -91,7 +102,7 @@ class Lookup(torch.autograd.Function):
         if grad_output is None:
             return None, None, None, None
         bags: TableBatchedEmbeddingBags = ctx.bags
-        batch = Batch(*ctx.saved_tensors, *ctx.sizes)
+        batch = Batch(*ctx.saved_tensors, *ctx.numbers)
         gradient = None
         if ctx.needs_input_grad[2]:
             gradient = bags.per_sample_weights_gradient(grad_output, batch)

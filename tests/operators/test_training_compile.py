@@ -77,8 +77,9 @@ def test_a_compiled_model_trains_in_place(optimizer):
 
 
 @pytest.mark.slow
-def test_two_forwards_before_their_backwards():
-    compiled, eager = model(RowwiseAdagrad(lr=0.1)), model(RowwiseAdagrad(lr=0.1))
+@pytest.mark.parametrize("hoisted", [False, True])
+def test_two_forwards_before_their_backwards(hoisted):
+    compiled, eager = (model(RowwiseAdagrad(lr=0.1), hoist_transpose=hoisted) for _ in range(2))
     run = torch.compile(loss, fullgraph=True)
     for one, call in ((compiled, run), (eager, loss)):
         values = [call(one, *batch(1)), call(one, *batch(1))]
@@ -89,7 +90,15 @@ def test_two_forwards_before_their_backwards():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [{"frozen": ["user"]}, {"gradient_clip": 0.01}, {"pooling": "mean"}]
+    "options",
+    [
+        {"frozen": ["user"]},
+        {"gradient_clip": 0.01},
+        {"pooling": "mean"},
+        {"pooling": "mean", "hoist_transpose": True},
+        {"frozen": ["user"], "hoist_transpose": True},
+    ],
+    ids=str,
 )
 def test_sample_weights_and_options(options):
     optimizer = Adagrad(lr=0.1)
@@ -120,8 +129,21 @@ def test_the_compiled_code_copies_no_table():
 
 
 @pytest.mark.slow
-def test_a_deferred_step():
-    compiled, eager = (model(RowwiseAdagrad(lr=0.1), deferred=True) for _ in range(2))
+def test_a_hoisted_transpose_is_made_once():
+    """torch decides where: it moves into the backward what the forward's result does not need."""
+    compiled = model(SGD(lr=0.1), hoist_transpose=True)
+    run = torch.compile(loss, fullgraph=True)
+    _, code = run_fw_bw_and_get_code(lambda: run(compiled, *batch(1)))
+    text = "\n".join(code)
+    assert text.count("torch.ops.tbe_aot.transpose_indices.default(") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hoisted", [False, True])
+def test_a_deferred_step(hoisted):
+    compiled, eager = (
+        model(RowwiseAdagrad(lr=0.1), deferred=True, hoist_transpose=hoisted) for _ in range(2)
+    )
     run = torch.compile(loss)
     for one, call in ((compiled, run), (eager, loss)):
         for seed in range(2):

@@ -219,6 +219,58 @@ def test_several_forwards_before_their_backwards():
     assert not same_bits(other.weights.detach(), module.weights.detach())
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"pooling": "mean"}, {"frozen": ["item"]}, {"deferred": True}], ids=str
+)
+@pytest.mark.parametrize("sizes", [None, [[1, 1], [0, 2], [1, 1]]], ids=["batch", "vbe"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+def test_a_hoisted_transpose_gives_equal_bits(optimizer, sizes, options):
+    module = bags(optimizer, hoist_transpose=True, **options)
+    other = bags(optimizer, **options)
+    gradients = []
+    for one in (module, other):
+        torch.manual_seed(1)
+        factors = [torch.rand(INDICES.numel()).requires_grad_() for _ in range(2)]
+        # Several forwards before their backwards; one of the lookups has no factors.
+        indices = [INDICES, INDICES.flip(0) % 20, INDICES]
+        pooled = [
+            one(ids, OFFSETS, factor, sizes)
+            for ids, factor in zip(indices, (*factors, None), strict=True)
+        ]
+        for number in (2, 0, 1):
+            loss_of(pooled[number]).backward()
+        if one.deferred:
+            one.step()
+        gradients.append(torch.cat([factor.grad for factor in factors if factor.grad is not None]))
+    assert gradients[0].numel() == 2 * INDICES.numel()
+    assert same_bits(*gradients)
+    for key, value in module.state_dict().items():
+        assert torch.equal(value, other.state_dict()[key]), key
+    assert not same_bits(module.weights.detach(), bags().weights.detach())
+
+
+def test_a_transpose_for_another_dtype_is_not_used():
+    # In float16 the slot of "b" comes first.
+    tables = [TableSpec("a", 3, 8), TableSpec("b", 5, 12), TableSpec("c", 7, 4)]
+    inputs = (torch.arange(3), torch.arange(4))
+    results = []
+    for hoisted, deferred in ((False, False), (True, False), (True, True)):
+        torch.manual_seed(0)
+        module = TableBatchedEmbeddingBags(
+            tables, optimizer=SGD(lr=0.1), hoist_transpose=hoisted, deferred=deferred
+        )
+        pooled = module(*inputs)
+        if deferred:
+            pooled.sum().backward()
+            module.half().step()
+        else:
+            module.half()
+            pooled.sum().backward()
+        results.append(module.weights.detach().clone())
+    assert same_bits(results[0], results[1])
+    assert same_bits(results[0], results[2])
+
+
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_fbgemm_3989_the_learning_rate_changes_between_forward_and_backward(as_tensor):
     module = bags(SGD(lr=100.0))
@@ -258,7 +310,7 @@ def test_the_gradient_of_sample_weights_has_their_dtype(dtype):
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the backward's operators that run."""
     names: list[str] = []
-    for name in ("backward_update", "per_sample_weights_gradient"):
+    for name in ("transpose_indices", "backward_update", "per_sample_weights_gradient"):
         operator = getattr(torch.ops.tbe_aot, name)
 
         def record(*args: Any, name: str = name, operator: Any = operator) -> Any:
@@ -292,6 +344,28 @@ def test_torchrec_4703_only_the_work_that_somebody_needs(calls):
     (other * 2).sum().backward()
     assert pooled.requires_grad
     assert calls == []
+    # Nothing is left to train.
+    frozen = bags(SGD(), frozen=["user", "item"], hoist_transpose=True)
+    assert not frozen(INDICES, OFFSETS, weights).requires_grad
+    frozen(INDICES, OFFSETS, weights.clone().requires_grad_()).sum().backward()
+    assert calls == ["per_sample_weights_gradient"]
+
+
+def test_a_hoisted_transpose_is_made_in_the_forward_of_a_training_step(calls):
+    module = bags(SGD(), hoist_transpose=True)
+    weights = torch.rand(INDICES.numel(), requires_grad=True)
+    pooled = module(INDICES, OFFSETS, weights)
+    assert calls == ["transpose_indices"]
+    pooled.sum().backward()
+    assert calls == ["transpose_indices", "per_sample_weights_gradient", "backward_update"]
+    calls.clear()
+    with torch.no_grad():
+        module(INDICES, OFFSETS)
+    module.requires_grad_(False)
+    module(INDICES, OFFSETS)
+    assert calls == []
+    module(INDICES, OFFSETS, weights).sum().backward()
+    assert calls == ["per_sample_weights_gradient"]
 
 
 def test_a_second_derivative_is_refused():
