@@ -17,6 +17,14 @@ from ._rules import given
 # As the launcher and the specs name them.
 WEIGHT_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 BOUNDS_KERNELS = ("check_offsets", "repair_offsets", "check_indices")
+TRANSPOSING_KERNELS = ("linearise_lookups", "sort_pass", "find_runs")
+# By the operator's name of an optimizer what the kernels call its step.
+STEP_KERNELS = {
+    "sgd": "rowwise",
+    "rowwise_adagrad": "rowwise",
+    "adagrad": "adagrad",
+    "adam": "adam",
+}
 
 
 def launcher() -> ModuleType:
@@ -184,7 +192,59 @@ def _labels(kernel: str, axis: str, values: Sequence[bool | int | str]) -> list[
     return [labels[AXES[kernel][axis].index(value)] for value in values]
 
 
-def preload(weights: torch.Tensor, layout: list[int], *, bounds_check: bool) -> list[str]:
+def kernels_of(
+    weights_dtype: torch.dtype,
+    layout: list[int],
+    *,
+    bounds_check: bool,
+    optimizer: str | None = None,
+    output_dtype: torch.dtype = torch.float32,
+) -> dict[str, dict[str, list[str]]]:
+    """The kernels that lookups in some tables can launch, each with the labels of the axes that are known beforehand.
+
+    The arguments are those of ``preload``.
+    """
+    kernels: dict[str, dict[str, tuple[int | str, ...]]] = {}
+    weights = (WEIGHT_DTYPES[weights_dtype],)
+    buckets = tuple(sorted(set(layout[6::3])))
+    kernels["forward"] = {"weight_dtype": weights, "bucket": buckets}
+    if bounds_check:
+        kernels |= {kernel: {} for kernel in BOUNDS_KERNELS}
+    if optimizer is not None:
+        # Keys are global rows; one more stands for pruned lookups.
+        keys = (32 if layout[4] + 1 < 2**31 else 64,)
+        kernels |= {kernel: {"key_width": keys} for kernel in TRANSPOSING_KERNELS}
+        # A gradient of a dtype that has no kernel for these weights is cast to float32.
+        gradients = tuple({"fp32", WEIGHT_DTYPES[output_dtype]})
+        step = (STEP_KERNELS[optimizer],)
+        kernels["sum_chunks"] = {"gradient_dtype": gradients, "bucket": buckets}
+        kernels["update_long_runs"] = {
+            "weight_dtype": weights,
+            "bucket": buckets,
+            "optimizer": step,
+        }
+        kernels["per_sample_weights_gradient"] = {
+            "weight_dtype": weights,
+            "gradient_dtype": gradients,
+            "bucket": buckets,
+        }
+        kernels["update_short_runs"] = kernels["per_sample_weights_gradient"] | {"optimizer": step}
+        if optimizer == "adam":
+            kernels["advance_step"] = {}
+    return {
+        kernel: {axis: _labels(kernel, axis, values) for axis, values in axes.items()}
+        for kernel, axes in kernels.items()
+    }
+
+
+def preload(
+    weights: torch.Tensor,
+    layout: list[int],
+    *,
+    bounds_check: bool,
+    optimizer: str | None = None,
+    output_dtype: torch.dtype = torch.float32,
+) -> list[str]:
     """Load every kernel of this build that lookups in these tables can launch, on the weights' device; none on a CPU.
 
     The first lookup then loads nothing, and it may be captured into a CUDA graph.
@@ -193,6 +253,8 @@ def preload(weights: torch.Tensor, layout: list[int], *, bounds_check: bool) -> 
         weights: the tables.
         layout: as for the operators.
         bounds_check: also those of ``check_bounds``.
+        optimizer: also those of a backward that trains the tables with it, and of per-sample weights' gradient.
+        output_dtype: of the lookups that are trained, and so of their gradient.
 
     Returns:
         The names of the variants, which are loaded now.
@@ -203,14 +265,15 @@ def preload(weights: torch.Tensor, layout: list[int], *, bounds_check: bool) -> 
     """
     if not weights.is_cuda:
         return []
-    native = launcher()
-    device = weights.get_device()
-    axes = {
-        "weight_dtype": _labels("forward", "weight_dtype", [WEIGHT_DTYPES[weights.dtype]]),
-        "bucket": _labels("forward", "bucket", sorted(set(layout[6::3]))),
-    }
-    # Not every variant has to be in a build: a profile may leave some out.
-    loaded: list[str] = native.preload(device, "forward", axes, built_only=True)
-    for kernel in BOUNDS_KERNELS if bounds_check else ():
-        loaded += native.preload(device, kernel, {}, built_only=True)
+    kernels = kernels_of(
+        weights.dtype,
+        layout,
+        bounds_check=bounds_check,
+        optimizer=optimizer,
+        output_dtype=output_dtype,
+    )
+    loaded: list[str] = []
+    for kernel, axes in kernels.items():
+        # Not every variant has to be in a build: a profile may leave some out.
+        loaded += launcher().preload(weights.get_device(), kernel, axes, built_only=True)
     return loaded

@@ -475,7 +475,13 @@ class TableBatchedEmbeddingBags(nn.Module):
             RuntimeError: the device is none that this build has kernels for.
             ImportError: ``tbe_aot._launcher`` was not built for this Python.
         """
-        return preload_kernels(self.weights, self.layout, bounds_check=self.bounds_check != "none")
+        return preload_kernels(
+            self.weights,
+            self.layout,
+            bounds_check=self.bounds_check != "none",
+            optimizer=None if self.optimizer is None else self.optimizer.name,
+            output_dtype=self.output_dtype,
+        )
 
     def explain(
         self,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import io
+from typing import Any
 
 import pytest
 import torch
 
 from tbe_aot import TableBatchedEmbeddingBags, TableSpec, make_features
+from tbe_aot.inspection import BOUNDS_KERNELS, STEP_KERNELS, kernels_of
 from tests import oracle
 
 TABLES = [TableSpec("user", 20, 16), TableSpec("item", 30, 5)]
@@ -331,6 +333,47 @@ def test_explain_names_every_launch():
 
 def test_preload_on_a_cpu_loads_nothing():
     assert bags().preload() == []
+
+
+def test_preload_knows_the_kernels_of_lookups_and_of_training():
+    native = pytest.importorskip("tbe_aot._launcher")
+    layout = bags(weights_dtype=torch.float16).layout
+
+    def names(**options: Any) -> set[str]:
+        kernels = kernels_of(torch.float16, layout, **options)
+        return {
+            variant.name
+            for kernel, axes in kernels.items()
+            for variant in native.variants(kernel, "sm90")
+            if all(
+                set(variant.name.split("__")[1].split("_")) & set(labels)
+                for labels in axes.values()
+            )
+        }
+
+    looked_up = names(bounds_check=False)
+    assert looked_up
+    assert all(name.startswith("forward__fp16_d16_") for name in looked_up)
+    checked = names(bounds_check=True)
+    assert {name.partition("__")[0] for name in checked - looked_up} == set(BOUNDS_KERNELS)
+    everything = {kernel.name for kernel in native.kernels()}
+    for optimizer, step in STEP_KERNELS.items():
+        kernels = kernels_of(torch.float16, layout, bounds_check=True, optimizer=optimizer)
+        assert kernels.keys() == everything - (set() if optimizer == "adam" else {"advance_step"})
+        assert kernels["update_short_runs"] == {
+            "weight_dtype": ["fp16"],
+            "gradient_dtype": ["fp32"],
+            "bucket": ["d16"],
+            "optimizer": [step],
+        }
+        assert kernels["find_runs"] == {"key_width": ["k32"]}
+    half = kernels_of(
+        torch.float16, layout, bounds_check=False, optimizer="sgd", output_dtype=torch.float16
+    )
+    assert sorted(half["sum_chunks"]["gradient_dtype"]) == ["fp16", "fp32"]
+    many_rows = [*layout[:4], 2**31 - 1, *layout[5:]]
+    wide = kernels_of(torch.float16, many_rows, bounds_check=False, optimizer="sgd")
+    assert wide["sort_pass"] == {"key_width": ["k64"]}
 
 
 def test_repr_shows_tables_and_options():
