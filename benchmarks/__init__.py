@@ -1,5 +1,5 @@
 """Measured, not guessed: how fast tbe-aot is, beside FBGEMM's CUDA TBE where that is installed.
 
-``python -m benchmarks forward`` measures and writes ``benchmarks/results/<name>.json``; ``python -m benchmarks report``
-turns such a file into the tables and the chart of ``docs/performance.md``. No number there has another source.
+``python -m benchmarks forward`` and ``python -m benchmarks backward`` measure and write ``benchmarks/results/<name>.json``;
+``python -m benchmarks report`` turns such a file into the tables and the chart of ``docs/performance.md``. No number there has another source.
 """

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markdown import Markdown
+
+if TYPE_CHECKING:
+    from benchmarks.results import Results
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -18,60 +21,59 @@ app = typer.Typer(
 )
 
 
-@app.command()
-def forward(
-    out: Annotated[Path, typer.Option(help="Folder that the results are written to.")] = RESULTS,
-    name: Annotated[str, typer.Option(help="Name of the run: NAME.json.")] = "forward",
-    peer: Annotated[
-        bool,
-        typer.Option(help="Measure FBGEMM's forwards side by side; fbgemm_gpu must be importable."),
-    ] = False,
-    peer_folder: Annotated[
-        Path | None, typer.Option(help="Folder that holds the package fbgemm_gpu; implies --peer.")
-    ] = None,
-    cases: Annotated[
-        str, typer.Option(help="Comma-separated cases.")
-    ] = "a,b,c,d,e,f,large128,large256",
-    device: Annotated[
-        str, typer.Option(help="cuda, cuda:N, or cpu (tries the harness; its times say nothing).")
-    ] = "cuda",
-    iterations: Annotated[int, typer.Option(help="Timed calls of each implementation.")] = 35,
-    commit: Annotated[
-        str | None, typer.Option(help="Commit to record where this folder is no checkout.")
-    ] = None,
-    wheel: Annotated[Path | None, typer.Option(help="Wheel whose size is recorded.")] = None,
-) -> None:
-    """Time the forward; writes NAME.json."""
-    import torch
+Out = Annotated[Path, typer.Option(help="Folder that the results are written to.")]
+WithPeer = Annotated[
+    bool, typer.Option(help="Measure FBGEMM side by side; fbgemm_gpu must be importable.")
+]
+PeerFolder = Annotated[
+    Path | None, typer.Option(help="Folder that holds the package fbgemm_gpu; implies --peer.")
+]
+CaseNames = Annotated[str, typer.Option("--cases", help="Comma-separated cases.")]
+DeviceName = Annotated[
+    str,
+    typer.Option(
+        "--device", help="cuda, cuda:N, or cpu (tries the harness; its times say nothing)."
+    ),
+]
+Iterations = Annotated[int, typer.Option(help="Timed calls of each implementation.")]
+Commit = Annotated[
+    str | None, typer.Option(help="Commit to record where this folder is no checkout.")
+]
 
-    from benchmarks import forward as benchmark
-    from benchmarks import peer as fbgemm
+
+class Run:
+    """What both benchmarks need, from the command line."""
+
+    def __init__(
+        self, cases: str, device: str, commit: str | None, peer: bool, peer_folder: Path | None
+    ) -> None:
+        import torch
+
+        from benchmarks import peer as fbgemm
+        from benchmarks.cases import select_cases
+        from benchmarks.results import current_commit
+
+        self.device = torch.device(device)
+        on_cuda = self.device.type == "cuda"
+        if on_cuda and not torch.cuda.is_available():
+            raise typer.BadParameter(
+                "there is no CUDA device; --device cpu tries the harness", param_hint="--device"
+            )
+        wants_peer = peer or peer_folder is not None
+        if wants_peer and not on_cuda:
+            raise typer.BadParameter("FBGEMM is measured on CUDA devices only", param_hint="--peer")
+        try:
+            self.cases = select_cases(cases)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--cases") from None
+        self.commit = commit or current_commit()
+        self.peer_version = fbgemm.load(peer_folder) if wants_peer else None
+
+
+def _show(results: Results, path: Path) -> None:
+    """Print the report; exit status 1 if something could not be measured."""
     from benchmarks.report import markdown
-    from benchmarks.results import current_commit
 
-    where = torch.device(device)
-    if where.type == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter(
-            "there is no CUDA device; --device cpu tries the harness", param_hint="--device"
-        )
-    wants_peer = peer or peer_folder is not None
-    if wants_peer and where.type != "cuda":
-        raise typer.BadParameter("FBGEMM is measured on CUDA devices only", param_hint="--peer")
-    try:
-        selected = benchmark.select_cases(cases)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--cases") from None
-    options = benchmark.Options(
-        name=name,
-        device=where,
-        cases=selected,
-        iterations=iterations,
-        commit=commit or current_commit(),
-        peer_version=fbgemm.load(peer_folder) if wants_peer else None,
-        wheel=wheel,
-    )
-    path = out / f"{name}.json"
-    results = benchmark.run(options, path)
     console = Console()
     report_text = markdown(results, chart=None)
     # A log keeps its tables in one piece.
@@ -79,6 +81,62 @@ def forward(
     console.print(f"written: {path}")
     if results.errors:
         raise typer.Exit(1)
+
+
+@app.command()
+def forward(
+    out: Out = RESULTS,
+    name: Annotated[str, typer.Option(help="Name of the run: NAME.json.")] = "forward",
+    peer: WithPeer = False,
+    peer_folder: PeerFolder = None,
+    cases: CaseNames = "a,b,c,d,e,f,large128,large256",
+    device: DeviceName = "cuda",
+    iterations: Iterations = 35,
+    commit: Commit = None,
+    wheel: Annotated[Path | None, typer.Option(help="Wheel whose size is recorded.")] = None,
+) -> None:
+    """Time the forward; writes NAME.json."""
+    from benchmarks import forward as benchmark
+
+    run = Run(cases, device, commit, peer, peer_folder)
+    options = benchmark.Options(
+        name=name,
+        device=run.device,
+        cases=run.cases,
+        iterations=iterations,
+        commit=run.commit,
+        peer_version=run.peer_version,
+        wheel=wheel,
+    )
+    path = out / f"{name}.json"
+    _show(benchmark.run(options, path), path)
+
+
+@app.command()
+def backward(
+    out: Out = RESULTS,
+    name: Annotated[str, typer.Option(help="Name of the run: NAME.json.")] = "backward",
+    peer: WithPeer = False,
+    peer_folder: PeerFolder = None,
+    cases: CaseNames = "a,b,c,d,e,f",
+    device: DeviceName = "cuda",
+    iterations: Iterations = 31,
+    commit: Commit = None,
+) -> None:
+    """Time training steps; writes NAME.json."""
+    from benchmarks import backward as benchmark
+
+    run = Run(cases, device, commit, peer, peer_folder)
+    options = benchmark.Options(
+        name=name,
+        device=run.device,
+        cases=run.cases,
+        iterations=iterations,
+        commit=run.commit,
+        peer_version=run.peer_version,
+    )
+    path = out / f"{name}.json"
+    _show(benchmark.run(options, path), path)
 
 
 @app.command()
@@ -103,13 +161,19 @@ def report(
     document: Annotated[
         Path, typer.Option(help="Document whose marked section is rewritten.")
     ] = DOCUMENT,
-    section: Annotated[str, typer.Option(help="Name in the section's marker.")] = "forward",
+    section: Annotated[
+        str | None,
+        typer.Option(
+            help="Name in the section's marker; default: forward or backward, by what was measured."
+        ),
+    ] = None,
 ) -> None:
-    """Rewrite the results section of docs/performance.md, and its chart, from a results file."""
+    """Rewrite a results section of docs/performance.md, and its chart, from a results file."""
     from benchmarks.report import draw_chart, markdown, rewrite_section
     from benchmarks.results import Results
 
     run = Results.read(results)
+    section = section or ("backward" if run.backward else "forward")
     chart = document.parent / "images" / f"{section}_ratio.svg"
     drawn = draw_chart(run, chart)
     body = markdown(run, chart.relative_to(document.parent).as_posix() if drawn else None)

@@ -84,6 +84,20 @@ CASES = {
 }
 
 
+def select_cases(names: str) -> list[Case]:
+    """Cases by comma-separated names.
+
+    Raises:
+        ValueError: a name is unknown.
+    """
+    chosen = [name.strip() for name in names.split(",")]
+    unknown = [name for name in chosen if name not in CASES]
+    if unknown:
+        message = f"no case named {', '.join(unknown)}; there are {', '.join(CASES)}"
+        raise ValueError(message)
+    return [CASES[name] for name in chosen]
+
+
 @dataclass(frozen=True)
 class Inputs:
     """``indices`` [N] and ``offsets`` [T*B + 1] of one integer dtype, ``per_sample_weights`` [N] fp32."""
@@ -178,3 +192,49 @@ def forward_bytes(
         + (4 * touched.lookups if weighted else 0)
         + case.batch * sum(case.feature_dims()) * output_bytes
     )
+
+
+def backward_bytes(
+    case: Case,
+    touched: Volume,
+    *,
+    weighted: bool,
+    sample_weights_gradient: bool,
+    row_state: bool,
+    weight_bytes: int,
+    gradient_bytes: int,
+    index_bytes: int,
+) -> float:
+    """The fewest bytes of a backward with its update.
+
+    The gradient, indices, offsets and per-sample weights read once, each unique row and its state (4 bytes per row, if
+    there is one) read and written, the gradient of the per-sample weights written.
+    """
+    bags = case.features * case.batch
+    return (
+        case.batch * sum(case.feature_dims()) * gradient_bytes
+        + touched.lookups * index_bytes
+        + (bags + 1) * index_bytes
+        + (4 * touched.lookups if weighted else 0)
+        + (4 * touched.lookups if sample_weights_gradient else 0)
+        + 2 * touched.unique_elements * weight_bytes
+        + (8 * touched.unique_rows if row_state else 0)
+    )
+
+
+RUN_LENGTHS = (4, 32, 256)
+"""Where groups of run lengths end."""
+
+
+def run_length_shares(case: Case, inputs: Inputs) -> list[float]:
+    """The share of the lookups that hit rows of each group of run lengths: below 4, 4 to 31, 32 to 255, from 256 on."""
+    ends = inputs.offsets[:: case.batch].tolist()
+    totals = [0] * (len(RUN_LENGTHS) + 1)
+    for start, end in itertools.pairwise(ends):
+        lengths = torch.unique(inputs.indices[start:end], return_counts=True)[1]
+        group = torch.bucketize(
+            lengths, torch.tensor(RUN_LENGTHS, device=lengths.device), right=True
+        )
+        for number in range(len(totals)):
+            totals[number] += int(lengths[group == number].sum())
+    return [total / max(inputs.indices.numel(), 1) for total in totals]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -18,17 +17,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import tbe_aot
 from benchmarks import peer as fbgemm
-from benchmarks.cases import CASES, Case, Inputs, forward_bytes, make_inputs, mean_volume
+from benchmarks.cases import Case, Inputs, forward_bytes, make_inputs, mean_volume
+from benchmarks.environment import describe_environment
 from benchmarks.ours import Lookup, build_info, make_weights
 from benchmarks.results import (
     BoundsRow,
-    Environment,
     FirstCall,
     ForwardRow,
     HostRow,
     Results,
-    device_name,
-    driver_version,
 )
 from benchmarks.timing import copy_bandwidth, host_microseconds, interleaved
 
@@ -58,18 +55,7 @@ class Options:
 
 def run(options: Options, path: Path) -> Results:
     """Measure everything and write the results to ``path``, after every case, so that an interrupted run leaves what it has."""
-    info = build_info()
-    environment = Environment(
-        commit=options.commit,
-        tbe_aot=info.version,
-        profile=info.profile,
-        build_id=info.build_id,
-        torch=torch.__version__,
-        python=platform.python_version(),
-        device=device_name(options.device),
-        driver=driver_version(options.device),
-        peer=options.peer_version,
-    )
+    environment = describe_environment(options.commit, options.device, options.peer_version)
     method: dict[str, int | str] = {
         "iterations": options.iterations,
         "statistic": "median",
@@ -96,7 +82,7 @@ def run(options: Options, path: Path) -> Results:
         results.write(path)
         progress.update(task, description="first call")
         results.first_call = _first_call(options.device, options.first_call_processes)
-        results.sizes = dict(info.sizes)
+        results.sizes = dict(build_info().sizes)
         if options.wheel is not None:
             results.sizes[options.wheel.name] = options.wheel.stat().st_size
         results.write(path)
@@ -247,17 +233,3 @@ def _short(dtype: torch.dtype) -> str:
         torch.int64: "int64",
     }
     return names[dtype]
-
-
-def select_cases(names: str) -> list[Case]:
-    """Cases by comma-separated names.
-
-    Raises:
-        ValueError: a name is unknown.
-    """
-    chosen = [name.strip() for name in names.split(",")]
-    unknown = [name for name in chosen if name not in CASES]
-    if unknown:
-        message = f"no case named {', '.join(unknown)}; there are {', '.join(CASES)}"
-        raise ValueError(message)
-    return [CASES[name] for name in chosen]

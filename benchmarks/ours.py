@@ -10,6 +10,7 @@ import torch
 
 import tbe_aot
 from benchmarks.cases import Case, Inputs
+from benchmarks.timing import Step
 
 CheckedLookups = tuple[torch.Tensor, torch.Tensor]
 
@@ -33,11 +34,14 @@ def build_info() -> BuildInfo:
     return BuildInfo(tbe_aot.__version__, build.profile, build.build_id, sizes)
 
 
-def _metadata(case: Case, device: torch.device) -> tbe_aot.FeatureMetadata:
-    tables = [
+def _tables(case: Case) -> list[tbe_aot.TableSpec]:
+    return [
         tbe_aot.TableSpec(f"table{t}", case.rows, dim) for t, dim in enumerate(case.feature_dims())
     ]
-    return tbe_aot.make_features(tables, weights_dtype=torch.float16, device=device)
+
+
+def _metadata(case: Case, device: torch.device) -> tbe_aot.FeatureMetadata:
+    return tbe_aot.make_features(_tables(case), weights_dtype=torch.float16, device=device)
 
 
 def make_weights(case: Case, device: torch.device) -> torch.Tensor:
@@ -110,3 +114,107 @@ class Lookup:
             return output
 
         return call
+
+
+class Training:
+    """Training of one case's tables: through the module and autograd, or through the operators alone."""
+
+    def __init__(
+        self, case: Case, weights: torch.Tensor, optimizer: str, learning_rate: float
+    ) -> None:
+        kinds = {"sgd": tbe_aot.SGD, "rowwise_adagrad": tbe_aot.RowwiseAdagrad}
+        self.module = tbe_aot.TableBatchedEmbeddingBags(
+            _tables(case),
+            weights_dtype=torch.float16,
+            bounds_check="none",
+            optimizer=kinds[optimizer](lr=learning_rate),
+            device=weights.device,
+        )
+        # The memory that others train as well.
+        self.module.weights.data = weights
+        self._optimizer = optimizer
+
+    def step(
+        self,
+        sets: list[Inputs],
+        gradients: list[torch.Tensor],
+        sample_weights: list[torch.Tensor] | None,
+    ) -> Step:
+        """An eager training step; ``sample_weights`` that require a gradient get one."""
+
+        def forward(s: int) -> torch.Tensor:
+            weights = None if sample_weights is None else sample_weights[s]
+            output: torch.Tensor = self.module(sets[s].indices, sets[s].offsets, weights)
+            return output
+
+        return Step(forward, lambda output, s: output.backward(gradients[s]))
+
+    def operator_steps(
+        self, sets: list[Inputs], gradients: list[torch.Tensor], *, weighted: bool
+    ) -> dict[str, Step]:
+        """The same without autograd: "plain" transposes the indices in the backward, "hoisted" after the forward."""
+        module = self.module
+        weights = module.weights.detach()
+        momentum = module.get_buffer("momentum1") if module.optimizer_state() else None
+        transpose = self.transpose(sets, weighted=weighted)
+        transposed: list[torch.Tensor] = []
+
+        def forward(s: int) -> torch.Tensor:
+            factors = sets[s].per_sample_weights if weighted else None
+            output: torch.Tensor = torch.ops.tbe_aot.forward(
+                weights, module.features, module.layout, sets[s].indices, sets[s].offsets, factors
+            )
+            return output
+
+        def forward_and_transpose(s: int) -> torch.Tensor:
+            output = forward(s)
+            transposed.append(transpose(s))
+            return output
+
+        def update(s: int, given: torch.Tensor | None) -> None:
+            torch.ops.tbe_aot.backward_update(
+                gradients[s],
+                weights,
+                module.features,
+                module.layout,
+                sets[s].indices,
+                sets[s].offsets,
+                self._optimizer,
+                module.learning_rate,
+                momentum,
+                per_sample_weights=sets[s].per_sample_weights if weighted else None,
+                transposed=given,
+            )
+
+        return {
+            "plain": Step(forward, lambda _, s: update(s, None)),
+            "hoisted": Step(forward_and_transpose, lambda _, s: update(s, transposed.pop())),
+        }
+
+    def transpose(self, sets: list[Inputs], *, weighted: bool) -> Callable[[int], torch.Tensor]:
+        """``transpose_indices`` of input set s."""
+        module = self.module
+        operator = torch.ops.tbe_aot.transpose_indices
+
+        def call(s: int) -> torch.Tensor:
+            factors = sets[s].per_sample_weights if weighted else None
+            result: torch.Tensor = operator(
+                module.features, module.layout, sets[s].indices, sets[s].offsets, factors
+            )
+            return result
+
+        return call
+
+    def global_rows(self, case: Case, inputs: Inputs) -> torch.Tensor:
+        """The keys that the lookups are sorted by: int32 if they fit."""
+        metadata = self.module.metadata
+        starts = torch.tensor(metadata.first_global_rows, device=inputs.indices.device)
+        ends = inputs.offsets[:: case.batch]
+        rows = inputs.indices + starts.repeat_interleave(ends.diff())
+        return rows.int() if metadata.layout[4] < 2**31 - 1 else rows
+
+    def reset_state(self) -> None:
+        """Set the optimizer's state to 0."""
+        for views in self.module.optimizer_state().values():
+            for view in views.values():
+                view.zero_()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks.cases import Case, Inputs
+from benchmarks.timing import Step
 
 IMPLEMENTATIONS = ("v1", "v2")
 
@@ -39,6 +40,8 @@ class Peer:
         index_dtype: torch.dtype,
         *,
         check_bounds: bool = False,
+        optimizer: str = "sgd",
+        learning_rate: float = 0.0,
     ) -> None:
         from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
         from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
@@ -51,6 +54,7 @@ class Peer:
             SplitTableBatchedEmbeddingBagsCodegen,
         )
 
+        self._features = case.features
         self._output_types = {torch.float32: SparseType.FP32, torch.float16: SparseType.FP16}
         width: dict[str, Any] = {}
         if index_dtype != torch.int64:
@@ -65,8 +69,14 @@ class Peer:
             ],
             weights_precision=SparseType.FP16,
             output_dtype=SparseType.FP32,
-            optimizer=EmbOptimType.EXACT_SGD,
-            learning_rate=0.0,
+            optimizer={
+                "sgd": EmbOptimType.EXACT_SGD,
+                "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+            }[optimizer],
+            learning_rate=learning_rate,
+            eps=1e-8,
+            # Its default. Ours has none: half-precision weights are rounded to the nearest in both.
+            stochastic_rounding=False,
             pooling_mode=PoolingMode.SUM,
             bounds_check_mode=BoundsCheckMode.WARNING if check_bounds else BoundsCheckMode.NONE,
             device=weights.device,
@@ -98,3 +108,36 @@ class Peer:
             return output
 
         return call
+
+    def step(
+        self,
+        sets: list[Inputs],
+        gradients: list[torch.Tensor],
+        sample_weights: list[torch.Tensor] | None,
+    ) -> Step:
+        """A training step with fp32 output by the default forward, which is the one that has a backward.
+
+        FBGEMM computes the gradient of per-sample weights unless every feature is said not to need it; ``sample_weights``
+        that do not require a gradient are the sign for that here.
+        """
+        wants_gradient = sample_weights is not None and sample_weights[0].requires_grad
+        no_gradient = torch.zeros(self._features, dtype=torch.int32, device=gradients[0].device)
+
+        def forward(s: int) -> torch.Tensor:
+            module = self._module
+            module.is_experimental = False
+            module.output_dtype = self._output_types[torch.float32].as_int()
+            weights = None if sample_weights is None else sample_weights[s]
+            options: dict[str, Any] = {}
+            if weights is not None and not wants_gradient:
+                options["feature_requires_grad"] = no_gradient
+            output: torch.Tensor = module(sets[s].indices, sets[s].offsets, weights, **options)
+            return output
+
+        return Step(forward, lambda output, s: output.backward(gradients[s]))
+
+    def reset_state(self) -> None:
+        """Set the optimizer's state to 0."""
+        state = getattr(self._module, "momentum1_dev", None)
+        if state is not None:
+            state.detach().zero_()

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import report_backward
 from benchmarks.cases import CASES
 from benchmarks.results import ForwardRow, Results
+from benchmarks.tables import geometric_mean, table
 
 GOAL_LEAST = 1.05
 GOAL_MEAN = 1.25
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    """The geometric mean of positive values."""
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs))
 
 
 def goal_ratios(rows: Iterable[ForwardRow]) -> list[float]:
@@ -49,16 +45,6 @@ def summary_lines(results: Results) -> list[str]:
             f"(goal: geometric mean {GOAL_MEAN}, none below {GOAL_LEAST})."
         )
     return lines
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A Markdown table; every column but the first two is right-aligned."""
-    marks = ["---" if i < 2 else "--:" for i in range(len(header))]
-    return [
-        "| " + " | ".join(header) + " |",
-        "| " + " | ".join(marks) + " |",
-        *("| " + " | ".join(row) + " |" for row in rows),
-    ]
 
 
 def case_lines(results: Results) -> list[str]:
@@ -144,13 +130,17 @@ def markdown(results: Results, chart: str | None) -> str:
     """The generated section of the document."""
     parts = [summary_lines(results)]
     if chart is not None:
-        parts.append([f"![Forward: FBGEMM's better time over ours, per configuration]({chart})"])
+        title = "Backward: FBGEMM's time" if results.backward else "Forward: FBGEMM's better time"
+        parts.append([f"![{title} over ours, per configuration]({chart})"])
     if results.forward:
         parts += [["### By case"], case_lines(results)]
         parts += [["### Every configuration"], forward_lines(results)]
     if results.bounds:
         parts += [["### Bounds checking (`warning`)"], bounds_lines(results)]
-    parts += [["### Host, first call, sizes"], other_lines(results)]
+    if results.backward:
+        parts += report_backward.sections(results)
+    others = "Host, first call, sizes" if results.first_call is not None else "Host"
+    parts += [[f"### {others}"], other_lines(results)]
     missing = results.errors | results.peer_errors
     if missing:
         failed = [f"- `{name}`: {text.splitlines()[0]}" for name, text in missing.items()]
@@ -196,10 +186,27 @@ def rewrite_section(document: Path, name: str, body: str) -> None:
     document.write_text(text, encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class Bar:
+    """One ratio of the chart."""
+
+    case: str
+    series: str
+    ratio: float
+
+
+def chart_bars(results: Results) -> list[Bar]:
+    """The ratios of a run: of its backwards if it has any, else of its forwards."""
+    found = [
+        (row.case, report_backward.series(row), row.ratio("backward")) for row in results.backward
+    ] or [(row.case, _series(row), row.ratio) for row in results.forward]
+    return [Bar(case, series, ratio) for case, series, ratio in found if ratio is not None]
+
+
 def draw_chart(results: Results, path: Path) -> bool:
     """Bars of the ratio per case and configuration, as SVG or PNG by suffix; False if nothing has a ratio."""
-    rows = [row for row in results.forward if row.ratio is not None]
-    if not rows:
+    bars = chart_bars(results)
+    if not bars:
         return False
     # By name: drawing is the only thing here that needs matplotlib, and type checking shall not.
     mpl: Any = importlib.import_module("matplotlib")
@@ -208,13 +215,13 @@ def draw_chart(results: Results, path: Path) -> bool:
     mpl.rcParams["svg.hashsalt"] = "tbe-aot"
     plt: Any = importlib.import_module("matplotlib.pyplot")
 
-    cases = list(dict.fromkeys(row.case for row in rows))
-    series = list(dict.fromkeys(_series(row) for row in rows))
+    cases = list(dict.fromkeys(bar.case for bar in bars))
+    series = list(dict.fromkeys(bar.series for bar in bars))
     figure, axes = plt.subplots(figsize=(11, 4), layout="constrained")
     width = 0.8 / len(series)
     colours = plt.get_cmap("tab20")
     for i, label in enumerate(series):
-        heights = {row.case: row.ratio for row in rows if _series(row) == label}
+        heights = {bar.case: bar.ratio for bar in bars if bar.series == label}
         positions = [
             x + (i - (len(series) - 1) / 2) * width for x, c in enumerate(cases) if c in heights
         ]
@@ -225,13 +232,16 @@ def draw_chart(results: Results, path: Path) -> bool:
             label=label,
             color=colours(i),
         )
+    what, least = "Forward", GOAL_LEAST
+    if results.backward:
+        what, least = "Backward", report_backward.GOALS[0].least or 1.0
     axes.axhline(1.0, color="black", linewidth=1)
-    axes.axhline(GOAL_LEAST, color="black", linewidth=0.8, linestyle=":")
+    axes.axhline(least, color="black", linewidth=0.8, linestyle=":")
     axes.set_xticks(range(len(cases)), [f"case {c}" if len(c) == 1 else c for c in cases])
-    axes.set_ylabel("FBGEMM's better time / ours")
+    axes.set_ylabel("FBGEMM's time / ours" if results.backward else "FBGEMM's better time / ours")
     env = results.environment
     axes.set_title(
-        f"Forward on {env.device}, torch {env.torch}, FBGEMM {env.peer}, fp16 tables", fontsize=10
+        f"{what} on {env.device}, torch {env.torch}, FBGEMM {env.peer}, fp16 tables", fontsize=10
     )
     figure.legend(loc="outside lower center", fontsize=8, ncols=4)
     path.parent.mkdir(parents=True, exist_ok=True)

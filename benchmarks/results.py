@@ -57,6 +57,88 @@ class ForwardRow:
 
 
 @dataclass(frozen=True)
+class BackwardRow:
+    """One training configuration.
+
+    ``lookup`` is "unweighted", "weighted" or "weighted, with gradient": the per-sample weights get a gradient in both
+    implementations, or in neither. ``times`` has per implementation ("ours", "peer") "forward", "backward" and "both",
+    GPU time in ms, and "wall", ms of an eager step with the host. ``min_bytes`` is the least a backward can move
+    (``cases.backward_bytes``).
+    """
+
+    case: str
+    lookup: str
+    optimizer: str
+    min_bytes: float
+    times: dict[str, dict[str, Timing]]
+
+    def ratio(self, what: str) -> float | None:
+        """The peer's time over ours, if the peer was measured."""
+        if "peer" not in self.times:
+            return None
+        return self.times["peer"][what].median / self.times["ours"][what].median
+
+    def copy_share(self, copy_gbs: float) -> float:
+        """Bandwidth of the backward by least bytes, as a share of the copy bandwidth of the same run."""
+        return self.min_bytes / self.times["ours"]["backward"].median / 1e6 / copy_gbs
+
+
+@dataclass(frozen=True)
+class HoistRow:
+    """Operators without autograd, ms: the indices are transposed in the backward ("plain") or after the forward ("hoisted").
+
+    Keys of ``times`` are those two, then "forward", "backward" and "both".
+    """
+
+    case: str
+    lookup: str
+    times: dict[str, dict[str, Timing]]
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """A kernel of our training step: its share, in us, and its launches per step, by torch's profiler.
+
+    Launches overlap, and one that waits for another counts its waiting, so that they may add up to more than the step.
+    """
+
+    case: str
+    lookup: str
+    kernel: str
+    microseconds: float
+    launches: float
+
+
+@dataclass(frozen=True)
+class SortRow:
+    """Ordering the lookups of a case by row, ms: our ``transpose_indices``, and torch's stable sort of the same keys."""
+
+    case: str
+    lookups: int
+    key_bits: int
+    times: dict[str, Timing]
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """Bytes that a backward takes over what is allocated before it, by implementation."""
+
+    case: str
+    lookup: str
+    bytes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class RunLengthRow:
+    """Unique rows of a case's input set, and the share of its lookups by run length (``cases.RUN_LENGTHS``)."""
+
+    case: str
+    lookups: int
+    unique_rows: int
+    shares: list[float]
+
+
+@dataclass(frozen=True)
 class BoundsRow:
     """What checking bounds costs: forward and check apart and, for the peer, its forward without and with its check (ms)."""
 
@@ -100,6 +182,12 @@ class Results:
     copy_gbs: float
     forward: list[ForwardRow] = field(default_factory=list)
     bounds: list[BoundsRow] = field(default_factory=list)
+    backward: list[BackwardRow] = field(default_factory=list)
+    hoist: list[HoistRow] = field(default_factory=list)
+    kernels: list[KernelRow] = field(default_factory=list)
+    sorts: list[SortRow] = field(default_factory=list)
+    memory: list[MemoryRow] = field(default_factory=list)
+    run_lengths: list[RunLengthRow] = field(default_factory=list)
     host: list[HostRow] = field(default_factory=list)
     first_call: FirstCall | None = None
     sizes: dict[str, int] = field(default_factory=dict)
@@ -133,6 +221,13 @@ class Results:
             copy_gbs=data["copy_gbs"],
             forward=[ForwardRow(**_with_timings(row)) for row in data["forward"]],
             bounds=[BoundsRow(**_with_timings(row)) for row in data["bounds"]],
+            # What a benchmark of the forward leaves has none of these.
+            backward=[BackwardRow(**_with_timings(row)) for row in data.get("backward", [])],
+            hoist=[HoistRow(**_with_timings(row)) for row in data.get("hoist", [])],
+            kernels=[KernelRow(**row) for row in data.get("kernels", [])],
+            sorts=[SortRow(**_with_timings(row)) for row in data.get("sorts", [])],
+            memory=[MemoryRow(**row) for row in data.get("memory", [])],
+            run_lengths=[RunLengthRow(**row) for row in data.get("run_lengths", [])],
             host=[HostRow(row["call"], Timing(**row["microseconds"])) for row in data["host"]],
             first_call=FirstCall(**data["first_call"]) if data["first_call"] else None,
             sizes=data["sizes"],
@@ -142,7 +237,14 @@ class Results:
 
 
 def _with_timings(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "times": {name: Timing(**timing) for name, timing in row["times"].items()}}
+    return {**row, "times": _timings(row["times"])}
+
+
+def _timings(entry: dict[str, Any]) -> Any:
+    """A timing, or timings by name, however deep."""
+    if "median" in entry:
+        return Timing(**entry)
+    return {name: _timings(inner) for name, inner in entry.items()}
 
 
 def current_commit() -> str:

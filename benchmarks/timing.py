@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+# About 3 ms, likewise for a forward and a backward through autograd.
+_STEP_HEAD_START_CYCLES = 6_000_000
 # About 1.5 ms: longer than any host needs to enqueue one call, so that the device never waits for the host while it is timed.
 _HEAD_START_CYCLES = 3_000_000
 
@@ -38,6 +40,14 @@ class Timing:
             len(ordered),
             discarded,
         )
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step of an implementation: ``backward`` is given what ``forward`` returned for the same input set."""
+
+    forward: Callable[[int], torch.Tensor]
+    backward: Callable[[torch.Tensor, int], object]
 
 
 def interleaved(
@@ -100,6 +110,94 @@ def _time_on_cpu(call: Callable[[int], object], inputs: int) -> float | None:
     start = time.perf_counter()
     call(inputs)
     return (time.perf_counter() - start) * 1e3
+
+
+def interleaved_steps(
+    steps: Mapping[str, Step],
+    sets: int,
+    device: torch.device,
+    *,
+    iterations: int,
+    warmup: int = 6,
+) -> dict[str, dict[str, Timing]]:
+    """Time training steps in turns, as ``interleaved`` does calls: "forward", "backward" and "both" per implementation, ms."""
+    turn = 0
+    for _ in range(warmup):
+        for step in steps.values():
+            step.backward(step.forward(turn % sets), turn % sets)
+            turn += 1
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    time_step = _time_step_on_gpu if device.type == "cuda" else _time_step_on_cpu
+    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
+    discarded = dict.fromkeys(steps, 0)
+    for _ in range(iterations):
+        for name, step in steps.items():
+            milliseconds = time_step(step, turn % sets)
+            turn += 1
+            if milliseconds is None:
+                discarded[name] += 1
+            else:
+                samples[name].append(milliseconds)
+    for name, kept in samples.items():
+        if 2 * len(kept) < iterations:
+            message = f"{name}: the host fell behind the device in {discarded[name]} of {iterations} steps"
+            raise RuntimeError(message)
+    return {
+        name: {
+            "forward": Timing.of([forward for forward, _ in kept], discarded[name]),
+            "backward": Timing.of([backward for _, backward in kept], discarded[name]),
+            "both": Timing.of([sum(pair) for pair in kept], discarded[name]),
+        }
+        for name, kept in samples.items()
+    }
+
+
+def _time_step_on_gpu(step: Step, inputs: int) -> tuple[float, float] | None:
+    """(forward, backward) in ms, or None if the device may have waited for the host."""
+    before, start, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(4))
+    enqueue_start = time.perf_counter()
+    before.record()
+    torch.cuda._sleep(_STEP_HEAD_START_CYCLES)  # noqa: SLF001  torch offers no public spin kernel
+    start.record()
+    output = step.forward(inputs)
+    middle.record()
+    step.backward(output, inputs)
+    end.record()
+    enqueue_ms = (time.perf_counter() - enqueue_start) * 1e3
+    end.synchronize()
+    if enqueue_ms >= before.elapsed_time(start):
+        return None
+    return float(start.elapsed_time(middle)), float(middle.elapsed_time(end))
+
+
+def _time_step_on_cpu(step: Step, inputs: int) -> tuple[float, float] | None:
+    start = time.perf_counter()
+    output = step.forward(inputs)
+    middle = time.perf_counter()
+    step.backward(output, inputs)
+    return (middle - start) * 1e3, (time.perf_counter() - middle) * 1e3
+
+
+def wall_milliseconds(
+    steps: Mapping[str, Step], sets: int, device: torch.device, *, rounds: int = 7, length: int = 10
+) -> dict[str, Timing]:
+    """Wall time of one step in a plain loop of ``length`` steps, host included, ms; rounds of the implementations alternate."""
+    samples: dict[str, list[float]] = {name: [] for name in steps}
+    turn = 0
+    for number in range(rounds + 1):
+        for name, step in steps.items():
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            start = time.perf_counter()
+            for _ in range(length):
+                step.backward(step.forward(turn % sets), turn % sets)
+                turn += 1
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            if number > 0:
+                samples[name].append((time.perf_counter() - start) * 1e3 / length)
+    return {name: Timing.of(kept) for name, kept in samples.items()}
 
 
 def host_microseconds(

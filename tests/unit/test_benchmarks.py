@@ -10,9 +10,40 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks import report
-from benchmarks.cases import CASES, Case, Inputs, Volume, forward_bytes, make_inputs, volume
-from benchmarks.results import Environment, FirstCall, ForwardRow, HostRow, Results
-from benchmarks.timing import Timing, host_microseconds, interleaved
+from benchmarks.backward import kernel_name
+from benchmarks.cases import (
+    CASES,
+    Case,
+    Inputs,
+    Volume,
+    backward_bytes,
+    forward_bytes,
+    make_inputs,
+    run_length_shares,
+    volume,
+)
+from benchmarks.ours import Training, make_weights
+from benchmarks.results import (
+    BackwardRow,
+    Environment,
+    FirstCall,
+    ForwardRow,
+    HoistRow,
+    HostRow,
+    KernelRow,
+    MemoryRow,
+    Results,
+    RunLengthRow,
+    SortRow,
+)
+from benchmarks.timing import (
+    Step,
+    Timing,
+    host_microseconds,
+    interleaved,
+    interleaved_steps,
+    wall_milliseconds,
+)
 
 CPU = torch.device("cpu")
 SMALL = Case("small", 3, 40, 5, (4, 8), 50, "zipf", goal=False)
@@ -47,6 +78,48 @@ def make_results() -> Results:
         first_call=FirstCall(3, 10.0, 1.0, 0.1),
         sizes={"sm90.pack": 2_000_000},
         peer_errors={"a weighted v2": "refused\nbecause"},
+    )
+
+
+def step_times(backward: float) -> dict[str, Timing]:
+    return {
+        "forward": timing(1.0),
+        "backward": timing(backward),
+        "both": timing(1.0 + backward),
+        "wall": timing(2.0 + backward),
+    }
+
+
+def make_backward_results() -> Results:
+    """Backward ratios of 4, 1 and 9, the last of which is no goal's."""
+    rows = [
+        BackwardRow(
+            case,
+            lookup,
+            optimizer,
+            1e9,
+            {"ours": step_times(1.0), "peer": step_times(peer)},
+        )
+        for case, lookup, optimizer, peer in (
+            ("a", "unweighted", "rowwise_adagrad", 4.0),
+            ("a", "weighted, with gradient", "sgd", 1.0),
+            ("large128", "unweighted", "sgd", 9.0),
+        )
+    ]
+    hoists = {"plain": step_times(3.0), "hoisted": step_times(2.0)}
+    sorts = {"transpose_indices": timing(0.05), "torch.sort": timing(0.125)}
+    return Results(
+        "run",
+        make_results().environment,
+        {"iterations": 30},
+        4000.0,
+        backward=rows,
+        hoist=[HoistRow("a", "unweighted", hoists)],
+        kernels=[KernelRow("a", "unweighted", "sort_pass", 44.0, 3.0)],
+        sorts=[SortRow("a", 820_000, 32, sorts)],
+        memory=[MemoryRow("a", "unweighted", {"ours": 10_000_000, "peer": 40_000_000})],
+        run_lengths=[RunLengthRow("a", 820_000, 790_000, [0.75, 0.25, 0.0, 0.0])],
+        host=[HostRow("forward + backward, one bucket", timing(75.5))],
     )
 
 
@@ -94,6 +167,85 @@ def test_least_bytes_of_a_forward():
     assert forward_bytes(case, Volume(6, 4, 24), weighted=True, **sizes) == unweighted + 6 * 4
 
 
+def test_least_bytes_of_a_backward():
+    case = Case("x", 2, 2, 1, (4, 8), 10, "uniform")
+    touched = Volume(6, 4, 24)
+    sizes = {"weight_bytes": 2, "gradient_bytes": 4, "index_bytes": 8}
+    plain = backward_bytes(
+        case, touched, weighted=False, sample_weights_gradient=False, row_state=False, **sizes
+    )
+    assert plain == 2 * 12 * 4 + 6 * 8 + 5 * 8 + 2 * 24 * 2
+    most = backward_bytes(
+        case, touched, weighted=True, sample_weights_gradient=True, row_state=True, **sizes
+    )
+    assert most == plain + 2 * 6 * 4 + 8 * 4
+
+
+def test_run_lengths_are_grouped_per_table():
+    case = Case("x", 2, 2, 1, (4, 8), 10, "uniform")
+    # Feature 0: row 1 three times; feature 1: row 1 four times, row 2 40 times, row 3 300 times.
+    indices = torch.tensor([1, 1, 1] + [1] * 4 + [2] * 40 + [3] * 300)
+    offsets = torch.tensor([0, 2, 3, 40, 347])
+    inputs = Inputs(indices, offsets, torch.ones(347))
+    assert run_length_shares(case, inputs) == [3 / 347, 4 / 347, 40 / 347, 300 / 347]
+
+
+def test_keys_are_the_global_rows():
+    weights = make_weights(SMALL, CPU)
+    inputs = make_inputs(SMALL, 3, CPU)
+    training = Training(SMALL, weights, "sgd", 0.5)
+    keys = training.global_rows(SMALL, inputs)
+    assert keys.dtype == torch.int32
+    rows = [
+        (int(row), int(row) - first)
+        for first in (0, 50, 100)
+        for row in keys
+        if first <= row < first + 50
+    ]
+    assert sorted(index for _, index in rows) == sorted(inputs.indices.tolist())
+
+
+def test_steps_take_turns_over_all_sets():
+    seen: dict[str, list[tuple[str, int]]] = {"x": [], "y": []}
+
+    def step(name: str) -> Step:
+        def forward(s: int) -> torch.Tensor:
+            seen[name].append(("forward", s))
+            return torch.tensor(s)
+
+        def backward(output: torch.Tensor, s: int) -> None:
+            seen[name].append(("backward", s))
+            assert output == s
+
+        return Step(forward, backward)
+
+    steps = {name: step(name) for name in seen}
+    times = interleaved_steps(steps, 5, CPU, iterations=10, warmup=0)
+    for name, calls in seen.items():
+        assert [what for what, _ in calls] == ["forward", "backward"] * 10
+        assert {s for _, s in calls} == set(range(5))
+        assert times[name].keys() == {"forward", "backward", "both"}
+        assert times[name]["both"].samples == 10
+        assert times[name]["both"].median > 0
+        calls.clear()
+    walls = wall_milliseconds(steps, 5, CPU, rounds=3, length=4)
+    assert [walls[name].samples for name in steps] == [3, 3]
+    assert all(len(calls) == 2 * 4 * 4 for calls in seen.values())
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("update_short_runs_kernel", "update_short_runs"),
+        ("sort_pass", "sort_pass"),
+        ("Memset (Device)", "Memset (Device)"),
+        ("void at::native::(anonymous namespace)::thing<float, 4>(int)", "at::native::thing"),
+    ],
+)
+def test_kernels_have_short_names(key, name):
+    assert kernel_name(key) == name
+
+
 def test_implementations_take_turns_over_all_sets():
     seen: dict[str, list[int]] = {"x": [], "y": [], "z": []}
     calls = {name: seen[name].append for name in seen}
@@ -123,6 +275,9 @@ def test_results_survive_the_file(tmp_path):
     results.write(path)
     assert Results.read(path) == results
     assert list(path.parent.iterdir()) == [path]
+    backward = make_backward_results()
+    backward.write(path)
+    assert Results.read(path) == backward
     path.write_text('{"schema_version": 0}', encoding="utf-8")
     with pytest.raises(ValueError, match="schema_version is 0"):
         Results.read(path)
@@ -152,6 +307,51 @@ def test_goals_count_the_goal_cases_only():
     assert "`a weighted v2`: refused" in text
     assert "because" not in text
     assert "images/chart.svg" in text
+
+
+def test_results_of_the_forward_that_were_written_before_there_was_a_backward_can_be_read(tmp_path):
+    root = Path(__file__).resolve().parents[2]
+    results = Results.read(root / "benchmarks" / "results" / "forward.json")
+    assert results.forward
+    assert results.backward == []
+    assert "### Host, first call, sizes" in report.markdown(results, None)
+
+
+def test_report_of_a_backward():
+    text = report.markdown(make_backward_results(), "images/chart.svg")
+    lines = text.splitlines()
+    assert "Training steps, cases a-f, 2 configurations:" in lines
+    goal = next(line for line in lines if line.startswith("| Backward with its update"))
+    assert "| none below 1.2, geometric mean 1.8 | **2.00** | 4.00 | 1.00 | 100% |" in goal
+    assert (
+        "- Backward with its update, GPU time, below 1.2: a weighted, with gradient, SGD (1.00)."
+        in lines
+    )
+    assert (
+        "- Eager step, wall time with the host, below 2.0: a unweighted, row-wise Adagrad (2.00)"
+        not in text
+    )
+    assert (
+        "| a | unweighted, row-wise Adagrad | 1.0000 | 4.0000 | 4.00 | 2.0000 | 5.0000 | 2.50 |"
+        in text
+    )
+    assert "| a | 820,000 | 790,000 | 75% | 25% | 0% | 0% | 2.00 |" in lines
+    assert "| a | unweighted | 1.0000 | 3.0000 | 4.0000 | 1.0000 | 2.0000 | 3.0000 |" in lines
+    assert "| a | unweighted | `sort_pass` | 3 | 44.0 |" in lines
+    assert "| a | 820,000 | 32 | 0.0440 | 0.0500 | 0.1250 |" in lines
+    assert "| a | unweighted | 10.0 | 40.0 | 25% |" in lines
+    assert "### Host" in lines
+    assert "images/chart.svg" in text
+
+
+def test_report_of_a_backward_without_a_peer():
+    results = make_backward_results()
+    for row in results.backward:
+        del row.times["peer"]
+    text = report.markdown(results, None)
+    assert "Training steps, cases" not in text
+    assert "| a | unweighted, row-wise Adagrad | 1.0000 | 2.0000 | 3.0000 |" in text
+    assert not report.chart_bars(results)
 
 
 def test_only_the_marked_section_is_rewritten(tmp_path):
@@ -190,7 +390,7 @@ def test_documents_sections_can_be_rewritten(tmp_path):
     document = tmp_path / "performance.md"
     source = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
     document.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
-    for section in ("forward", "accuracy"):
+    for section in ("forward", "backward", "accuracy"):
         report.rewrite_section(document, section, f"{section} is new")
     text = document.read_text(encoding="utf-8")
     assert "forward is new" in text
@@ -199,9 +399,10 @@ def test_documents_sections_can_be_rewritten(tmp_path):
 
 def test_chart_is_the_same_for_the_same_results(tmp_path):
     pytest.importorskip("matplotlib")
-    for name in ("one.svg", "two.svg"):
-        assert report.draw_chart(make_results(), tmp_path / name)
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    for results in (make_results(), make_backward_results()):
+        for name in ("one.svg", "two.svg"):
+            assert report.draw_chart(results, tmp_path / name)
+        assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
 def test_forward_benchmark_on_the_cpu(tmp_path):
@@ -229,9 +430,33 @@ def test_forward_benchmark_on_the_cpu(tmp_path):
     assert "smoke" in document.read_text(encoding="utf-8")
 
 
-def test_unknown_case_is_named():
+def test_backward_benchmark_on_the_cpu(tmp_path):
     from benchmarks.__main__ import app
 
-    done = CliRunner().invoke(app, ["forward", "--device", "cpu", "--cases", "a,nonsense"])
+    arguments = ["backward", "--device", "cpu", "--cases", "smoke", "--iterations", "4"]
+    arguments += ["--out", str(tmp_path), "--name", "smoke", "--commit", "abc"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    results = Results.read(tmp_path / "smoke.json")
+    assert not results.errors
+    assert len(results.backward) == 6
+    assert {row.lookup for row in results.hoist} == {"unweighted", "weighted"}
+    assert len(results.sorts) == len(results.run_lengths) == 1
+    assert sum(results.run_lengths[0].shares) == pytest.approx(1)
+    assert len(results.host) == 6
+    document = tmp_path / "performance.md"
+    document.write_text("<!-- results:backward -->\n<!-- results:end -->\n", encoding="utf-8")
+    done = CliRunner().invoke(
+        app, ["report", str(tmp_path / "smoke.json"), "--document", str(document)]
+    )
+    assert done.exit_code == 0, done.output
+    assert "### Training steps by case" in document.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", ["forward", "backward"])
+def test_unknown_case_is_named(command):
+    from benchmarks.__main__ import app
+
+    done = CliRunner().invoke(app, [command, "--device", "cpu", "--cases", "a,nonsense"])
     assert done.exit_code == 2
     assert "nonsense" in done.output
