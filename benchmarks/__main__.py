@@ -36,6 +36,7 @@ DeviceName = Annotated[
     ),
 ]
 Iterations = Annotated[int, typer.Option(help="Timed calls of each implementation.")]
+Wheel = Annotated[Path | None, typer.Option(help="Wheel whose size is recorded.")]
 Commit = Annotated[
     str | None, typer.Option(help="Commit to record where this folder is no checkout.")
 ]
@@ -93,7 +94,7 @@ def forward(
     device: DeviceName = "cuda",
     iterations: Iterations = 35,
     commit: Commit = None,
-    wheel: Annotated[Path | None, typer.Option(help="Wheel whose size is recorded.")] = None,
+    wheel: Wheel = None,
 ) -> None:
     """Time the forward; writes NAME.json."""
     from benchmarks import forward as benchmark
@@ -122,6 +123,7 @@ def backward(
     device: DeviceName = "cuda",
     iterations: Iterations = 31,
     commit: Commit = None,
+    wheel: Wheel = None,
 ) -> None:
     """Time training steps; writes NAME.json."""
     from benchmarks import backward as benchmark
@@ -134,6 +136,7 @@ def backward(
         iterations=iterations,
         commit=run.commit,
         peer_version=run.peer_version,
+        wheel=wheel,
     )
     path = out / f"{name}.json"
     _show(benchmark.run(options, path), path)

@@ -24,7 +24,7 @@ from benchmarks.cases import (
     volume,
 )
 from benchmarks.environment import describe_environment
-from benchmarks.ours import Training, make_weights
+from benchmarks.ours import Training, build_info, make_weights
 from benchmarks.results import (
     BackwardRow,
     HoistRow,
@@ -66,6 +66,7 @@ class Options:
     iterations: int
     commit: str
     peer_version: str | None
+    wheel: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,9 @@ def run(options: Options, path: Path) -> Results:
                 torch.cuda.empty_cache()
         progress.update(task, description="host")
         results.host = _host_rows(options)
+        results.sizes = dict(build_info().sizes)
+        if options.wheel is not None:
+            results.sizes[options.wheel.name] = options.wheel.stat().st_size
         results.write(path)
         progress.update(task, description="done")
     return results

@@ -139,7 +139,7 @@ def markdown(results: Results, chart: str | None) -> str:
         parts += [["### Bounds checking (`warning`)"], bounds_lines(results)]
     if results.backward:
         parts += report_backward.sections(results)
-    others = "Host, first call, sizes" if results.first_call is not None else "Host"
+    others = "Host, first call, sizes" if results.first_call is not None else "Host, sizes"
     parts += [[f"### {others}"], other_lines(results)]
     missing = results.errors | results.peer_errors
     if missing:

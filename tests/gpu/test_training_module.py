@@ -322,6 +322,25 @@ def test_a_deferred_step_is_the_backwards_update(device):
     assert same_bits(module.weights.detach(), other.weights.detach())
 
 
+@pytest.mark.parametrize("kind", ["plain", "weighted", "mean", "vbe"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+def test_hoisting_the_transpose_changes_no_bit(optimizer, kind, device):
+    pooling = "mean" if kind == "mean" else "sum"
+    modules = [
+        bags(device, optimizer=optimizer, pooling=pooling, hoist_transpose=hoisted)
+        for hoisted in (False, True)
+    ]
+    modules[1].load_state_dict(modules[0].state_dict())
+    for seed in range(3):
+        indices, offsets = batch(device, seed)
+        weights = torch.rand(indices.numel(), device=device) if kind == "weighted" else None
+        for module in modules:
+            sizes = SIZES if kind == "vbe" else None
+            loss_of(module(indices, offsets, weights, sizes)).backward()
+    state, hoisted_state = (module.state_dict() for module in modules)
+    assert all(same_bits(value, hoisted_state[name]) for name, value in state.items())
+
+
 def test_a_state_moves_between_devices(device):
     """Trained on the CPU, then on the device, then on the CPU again."""
     cpu = torch.device("cpu")

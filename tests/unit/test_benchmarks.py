@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from benchmarks import backward as backward_benchmark
 from benchmarks import report
 from benchmarks.backward import kernel_name
 from benchmarks.cases import (
@@ -340,7 +341,7 @@ def test_report_of_a_backward():
     assert "| a | unweighted | `sort_pass` | 3 | 44.0 |" in lines
     assert "| a | 820,000 | 32 | 0.0440 | 0.0500 | 0.1250 |" in lines
     assert "| a | unweighted | 10.0 | 40.0 | 25% |" in lines
-    assert "### Host" in lines
+    assert "### Host, sizes" in lines
     assert "images/chart.svg" in text
 
 
@@ -451,6 +452,65 @@ def test_backward_benchmark_on_the_cpu(tmp_path):
     )
     assert done.exit_code == 0, done.output
     assert "### Training steps by case" in document.read_text(encoding="utf-8")
+
+
+class OtherModule:
+    """In place of FBGEMM, which has no step on a CPU: tbe-aot's own module on the same memory; ``slip`` is added to a row."""
+
+    slip = 0.0
+
+    def __init__(
+        self,
+        case: Case,
+        weights: torch.Tensor,
+        index_dtype: torch.dtype,
+        *,
+        optimizer: str,
+        learning_rate: float = 0.0,
+    ) -> None:
+        assert index_dtype == torch.int64
+        self._training = Training(case, weights, optimizer, learning_rate)
+        self.reset_state = self._training.reset_state
+
+    def step(
+        self,
+        sets: list[Inputs],
+        gradients: list[torch.Tensor],
+        sample_weights: list[torch.Tensor] | None,
+    ) -> Step:
+        step = self._training.step(sets, gradients, sample_weights)
+
+        def backward(output: torch.Tensor, s: int) -> None:
+            step.backward(output, s)
+            row = int(sets[s].indices[0])
+            self._training.module.table("table0")[row] += self.slip
+
+        return Step(step.forward, backward)
+
+
+@pytest.fixture
+def beside_another(monkeypatch):
+    """Options of a benchmark beside ``OtherModule``."""
+    monkeypatch.setattr("benchmarks.peer.Peer", OtherModule)
+    return backward_benchmark.Options("run", CPU, [CASES["smoke"]], 4, "abc", "1.0")
+
+
+def test_backward_benchmark_beside_another_implementation(beside_another, tmp_path):
+    results = backward_benchmark.run(beside_another, tmp_path / "run.json")
+    assert not results.errors
+    assert len(results.backward) == 6
+    assert all(row.ratio("wall") for row in results.backward)
+    assert sum(row.call.startswith("FBGEMM: ") for row in results.host) == 4
+    assert Results.read(tmp_path / "run.json") == results
+
+
+def test_nothing_is_timed_that_does_not_compute_the_same(beside_another, tmp_path, monkeypatch):
+    monkeypatch.setattr(OtherModule, "slip", 0.01)
+    results = backward_benchmark.run(beside_another, tmp_path / "run.json")
+    assert results.backward == []
+    assert len(results.errors) == 6
+    assert "not close" in results.errors["smoke unweighted sgd"]
+    assert "### What could not be measured" in report.markdown(results, None)
 
 
 @pytest.mark.parametrize("command", ["forward", "backward"])
