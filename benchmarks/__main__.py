@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 if TYPE_CHECKING:
+    from benchmarks.environment import Options
     from benchmarks.results import Results
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,33 +43,40 @@ Commit = Annotated[
 ]
 
 
-class Run:
-    """What both benchmarks need, from the command line."""
+def _options(
+    name: str,
+    cases: str,
+    device_name: str,
+    iterations: int,
+    commit: str | None,
+    wheel: Path | None,
+    peer: bool,
+    peer_folder: Path | None,
+) -> Options:
+    """What both benchmarks are told, checked."""
+    import torch
 
-    def __init__(
-        self, cases: str, device: str, commit: str | None, peer: bool, peer_folder: Path | None
-    ) -> None:
-        import torch
+    from benchmarks import peer as fbgemm
+    from benchmarks.cases import select_cases
+    from benchmarks.environment import Options
+    from benchmarks.results import current_commit
 
-        from benchmarks import peer as fbgemm
-        from benchmarks.cases import select_cases
-        from benchmarks.results import current_commit
-
-        self.device = torch.device(device)
-        on_cuda = self.device.type == "cuda"
-        if on_cuda and not torch.cuda.is_available():
-            raise typer.BadParameter(
-                "there is no CUDA device; --device cpu tries the harness", param_hint="--device"
-            )
-        wants_peer = peer or peer_folder is not None
-        if wants_peer and not on_cuda:
-            raise typer.BadParameter("FBGEMM is measured on CUDA devices only", param_hint="--peer")
-        try:
-            self.cases = select_cases(cases)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--cases") from None
-        self.commit = commit or current_commit()
-        self.peer_version = fbgemm.load(peer_folder) if wants_peer else None
+    device = torch.device(device_name)
+    on_cuda = device.type == "cuda"
+    if on_cuda and not torch.cuda.is_available():
+        raise typer.BadParameter(
+            "there is no CUDA device; --device cpu tries the harness", param_hint="--device"
+        )
+    wants_peer = peer or peer_folder is not None
+    if wants_peer and not on_cuda:
+        raise typer.BadParameter("FBGEMM is measured on CUDA devices only", param_hint="--peer")
+    try:
+        selected = select_cases(cases)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--cases") from None
+    peer_version = fbgemm.load(peer_folder) if wants_peer else None
+    commit = commit or current_commit()
+    return Options(name, device, selected, iterations, commit, peer_version, wheel)
 
 
 def _show(results: Results, path: Path) -> None:
@@ -99,16 +107,7 @@ def forward(
     """Time the forward; writes NAME.json."""
     from benchmarks import forward as benchmark
 
-    run = Run(cases, device, commit, peer, peer_folder)
-    options = benchmark.Options(
-        name=name,
-        device=run.device,
-        cases=run.cases,
-        iterations=iterations,
-        commit=run.commit,
-        peer_version=run.peer_version,
-        wheel=wheel,
-    )
+    options = _options(name, cases, device, iterations, commit, wheel, peer, peer_folder)
     path = out / f"{name}.json"
     _show(benchmark.run(options, path), path)
 
@@ -128,16 +127,7 @@ def backward(
     """Time training steps; writes NAME.json."""
     from benchmarks import backward as benchmark
 
-    run = Run(cases, device, commit, peer, peer_folder)
-    options = benchmark.Options(
-        name=name,
-        device=run.device,
-        cases=run.cases,
-        iterations=iterations,
-        commit=run.commit,
-        peer_version=run.peer_version,
-        wheel=wheel,
-    )
+    options = _options(name, cases, device, iterations, commit, wheel, peer, peer_folder)
     path = out / f"{name}.json"
     _show(benchmark.run(options, path), path)
 

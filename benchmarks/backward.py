@@ -23,7 +23,7 @@ from benchmarks.cases import (
     run_length_shares,
     volume,
 )
-from benchmarks.environment import describe_environment
+from benchmarks.environment import Options, describe_environment
 from benchmarks.ours import Training, build_info, make_weights
 from benchmarks.results import (
     BackwardRow,
@@ -54,19 +54,6 @@ GRADIENT_SCALE = 1e-3
 # (relative, absolute): fp16 weights that were rounded once, fp32 gradients of weights; of sums in another order.
 AGREEMENT = {torch.float16: (5e-3, 5e-4), torch.float32: (1e-3, 1e-6)}
 PROFILED_STEPS = 5
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to measure. ``peer_version`` is None without a peer, otherwise fbgemm_gpu has been imported."""
-
-    name: str
-    device: torch.device
-    cases: list[Case]
-    iterations: int
-    commit: str
-    peer_version: str | None
-    wheel: Path | None = None
 
 
 @dataclass(frozen=True)

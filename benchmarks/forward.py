@@ -9,7 +9,6 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import tbe_aot
 from benchmarks import peer as fbgemm
 from benchmarks.cases import Case, Inputs, forward_bytes, make_inputs, mean_volume
-from benchmarks.environment import describe_environment
+from benchmarks.environment import Options, describe_environment
 from benchmarks.ours import Lookup, build_info, make_weights
 from benchmarks.results import (
     BoundsRow,
@@ -35,22 +34,9 @@ OUTPUT_DTYPES = (torch.float32, torch.float16)
 _AGREEMENT = {torch.float32: (1e-4, 1e-4), torch.float16: (2e-3, 4e-3)}
 
 
-@dataclass(frozen=True)
-class Options:
-    """What to measure. ``peer_version`` is None without a peer, otherwise fbgemm_gpu has been imported.
-
-    ``bounds_cases`` are those of ``cases`` whose bounds check is timed as well.
-    """
-
-    name: str
-    device: torch.device
-    cases: list[Case]
-    iterations: int
-    commit: str
-    peer_version: str | None
-    bounds_cases: tuple[str, ...] = ("a", "d")
-    first_call_processes: int = 3
-    wheel: Path | None = None
+# Cases whose bounds check is timed as well, and processes that make a first call.
+BOUNDS_CASES = ("a", "d")
+FIRST_CALL_PROCESSES = 3
 
 
 def run(options: Options, path: Path) -> Results:
@@ -81,7 +67,7 @@ def run(options: Options, path: Path) -> Results:
         results.host = _host_rows(options.device)
         results.write(path)
         progress.update(task, description="first call")
-        results.first_call = _first_call(options.device, options.first_call_processes)
+        results.first_call = _first_call(options.device, FIRST_CALL_PROCESSES)
         results.sizes = dict(build_info().sizes)
         if options.wheel is not None:
             results.sizes[options.wheel.name] = options.wheel.stat().st_size
@@ -126,7 +112,7 @@ def _forward_rows(options: Options, case: Case, results: Results) -> Iterator[Fo
             yield ForwardRow(
                 case.name, weighted, _short(output_dtype), _short(index_dtype), least, times
             )
-        if case.name in options.bounds_cases:
+        if case.name in BOUNDS_CASES:
             results.bounds.append(_bounds_row(options, case, weights, lookup, drawn))
 
 

@@ -6,13 +6,18 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
-# About 3 ms, likewise for a forward and a backward through autograd.
-_STEP_HEAD_START_CYCLES = 6_000_000
 # About 1.5 ms: longer than any host needs to enqueue one call, so that the device never waits for the host while it is timed.
 _HEAD_START_CYCLES = 3_000_000
+# About 3 ms, likewise for a forward and a backward through autograd.
+_STEP_HEAD_START_CYCLES = 6_000_000
+
+# What is timed, and what one sample of it is.
+Subject = TypeVar("Subject")
+Sample = TypeVar("Sample")
 
 
 @dataclass(frozen=True)
@@ -64,29 +69,53 @@ def interleaved(
     so that a set is reused only after all others were: with sets that exceed the L2 nobody finds its inputs, or those
     of the implementation before it, in the cache.
     """
+    kept, discarded = _in_turns(
+        calls,
+        sets,
+        device,
+        time_one=_time_on_gpu if device.type == "cuda" else _time_on_cpu,
+        run_one=lambda call, s: call(s),
+        iterations=iterations,
+        warmup=warmup,
+    )
+    return {name: Timing.of(kept[name], discarded[name]) for name in calls}
+
+
+def _in_turns(
+    timed: Mapping[str, Subject],
+    sets: int,
+    device: torch.device,
+    *,
+    time_one: Callable[[Subject, int], Sample | None],
+    run_one: Callable[[Subject, int], object],
+    iterations: int,
+    warmup: int,
+) -> tuple[dict[str, list[Sample]], dict[str, int]]:
+    """Samples of each implementation, which take turns over the input sets, and how many of each were discarded.
+
+    Raises:
+        RuntimeError: more than half of the samples of one were.
+    """
     turn = 0
     for _ in range(warmup):
-        for call in calls.values():
-            call(turn % sets)
+        for subject in timed.values():
+            run_one(subject, turn % sets)
             turn += 1
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    time_call = _time_on_gpu if device.type == "cuda" else _time_on_cpu
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    discarded = dict.fromkeys(calls, 0)
+    kept: dict[str, list[Sample]] = {name: [] for name in timed}
     for _ in range(iterations):
-        for name, call in calls.items():
-            milliseconds = time_call(call, turn % sets)
+        for name, subject in timed.items():
+            sample = time_one(subject, turn % sets)
             turn += 1
-            if milliseconds is None:
-                discarded[name] += 1
-            else:
-                samples[name].append(milliseconds)
-    for name, kept in samples.items():
-        if 2 * len(kept) < iterations:
-            message = f"{name}: the host fell behind the device in {discarded[name]} of {iterations} calls"
+            if sample is not None:
+                kept[name].append(sample)
+    discarded = {name: iterations - len(samples) for name, samples in kept.items()}
+    for name, count in discarded.items():
+        if 2 * count > iterations:
+            message = f"{name}: the host fell behind the device {count} times of {iterations}"
             raise RuntimeError(message)
-    return {name: Timing.of(samples[name], discarded[name]) for name in calls}
+    return kept, discarded
 
 
 def _time_on_gpu(call: Callable[[int], object], inputs: int) -> float | None:
@@ -121,35 +150,22 @@ def interleaved_steps(
     warmup: int = 6,
 ) -> dict[str, dict[str, Timing]]:
     """Time training steps in turns, as ``interleaved`` does calls: "forward", "backward" and "both" per implementation, ms."""
-    turn = 0
-    for _ in range(warmup):
-        for step in steps.values():
-            step.backward(step.forward(turn % sets), turn % sets)
-            turn += 1
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    time_step = _time_step_on_gpu if device.type == "cuda" else _time_step_on_cpu
-    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
-    discarded = dict.fromkeys(steps, 0)
-    for _ in range(iterations):
-        for name, step in steps.items():
-            milliseconds = time_step(step, turn % sets)
-            turn += 1
-            if milliseconds is None:
-                discarded[name] += 1
-            else:
-                samples[name].append(milliseconds)
-    for name, kept in samples.items():
-        if 2 * len(kept) < iterations:
-            message = f"{name}: the host fell behind the device in {discarded[name]} of {iterations} steps"
-            raise RuntimeError(message)
+    kept, discarded = _in_turns(
+        steps,
+        sets,
+        device,
+        time_one=_time_step_on_gpu if device.type == "cuda" else _time_step_on_cpu,
+        run_one=lambda step, s: step.backward(step.forward(s), s),
+        iterations=iterations,
+        warmup=warmup,
+    )
     return {
         name: {
-            "forward": Timing.of([forward for forward, _ in kept], discarded[name]),
-            "backward": Timing.of([backward for _, backward in kept], discarded[name]),
-            "both": Timing.of([sum(pair) for pair in kept], discarded[name]),
+            "forward": Timing.of([forward for forward, _ in samples], discarded[name]),
+            "backward": Timing.of([backward for _, backward in samples], discarded[name]),
+            "both": Timing.of([sum(pair) for pair in samples], discarded[name]),
         }
-        for name, kept in samples.items()
+        for name, samples in kept.items()
     }
 
 

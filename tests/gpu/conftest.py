@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("CUDA_DISABLE_PTX_JIT", "1")
         if "triton" not in sys.modules:
             # From here on `import triton` raises ModuleNotFoundError.
-            sys.modules["triton"] = None  # type: ignore[assignment]
+            sys.modules["triton"] = None  # type: ignore[assignment]  # None hides a module
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

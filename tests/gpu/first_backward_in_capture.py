@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 # Hidden, not absent: whatever is loaded came with the wheel.
-sys.modules["triton"] = None  # type: ignore[assignment]
+sys.modules["triton"] = None  # type: ignore[assignment]  # None hides a module
 
 import torch  # noqa: E402  after triton is hidden
 

@@ -14,7 +14,7 @@ from typing import Any
 
 if sys.argv[1] == "run":
     # Hidden, not absent: whatever runs here was compiled before.
-    sys.modules["triton"] = None  # type: ignore[assignment]
+    sys.modules["triton"] = None  # type: ignore[assignment]  # None hides a module
 
 import torch
 

@@ -16,7 +16,8 @@ import sys
 
 # Before CUDA starts: one cudaMalloc per tensor.
 os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-sys.modules["triton"] = None  # type: ignore[assignment]
+# Hidden, not absent: whatever is loaded came with the wheel.
+sys.modules["triton"] = None  # type: ignore[assignment]  # None hides a module
 
 import torch  # noqa: E402  after the allocator is chosen
 

@@ -23,6 +23,7 @@ from benchmarks.cases import (
     run_length_shares,
     volume,
 )
+from benchmarks.environment import Options
 from benchmarks.ours import Training, make_weights
 from benchmarks.results import (
     BackwardRow,
@@ -492,7 +493,7 @@ class OtherModule:
 def beside_another(monkeypatch):
     """Options of a benchmark beside ``OtherModule``."""
     monkeypatch.setattr("benchmarks.peer.Peer", OtherModule)
-    return backward_benchmark.Options("run", CPU, [CASES["smoke"]], 4, "abc", "1.0")
+    return Options("run", CPU, [CASES["smoke"]], 4, "abc", "1.0")
 
 
 def test_backward_benchmark_beside_another_implementation(beside_another, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -68,7 +69,7 @@ def specs(tmp_path: Path) -> Path:
     return folder
 
 
-def make(specs: Path, cache: Path, out: Path) -> dict[str, dict[str, object]]:
+def make(specs: Path, cache: Path, out: Path) -> dict[str, dict[str, Any]]:
     """Build, and the manifest's entries of the kernel on sm90."""
     build(specs, "full", ARCHS, out, cache=cache, console=Console(quiet=True))
     manifest = json.loads((out / "manifest.json").read_bytes())
@@ -87,7 +88,7 @@ def test_it_builds_beside_triton_s(specs: Path, shared_cache: Path, tmp_path: Pa
     assert two["num_warps"] == 4
     assert two["spill_bytes"] == 0
     # data, count and the two appended pointers.
-    assert [param["offset"] for param in two["params_in_cubin"]] == [0, 8, 16, 24]  # type: ignore[attr-defined]
+    assert [param["offset"] for param in two["params_in_cubin"]] == [0, 8, 16, 24]
     assert two["cubin_sha256"] != three["cubin_sha256"]
 
 
