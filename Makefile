@@ -66,7 +66,7 @@ artifacts: $(MANIFEST) ## cubins, packs, manifest and generated code, in build/a
 develop: $(MANIFEST) ## build the native parts into python/tbe_aot, so that the tree itself can be imported
 	TBE_AOT_ARTIFACTS=$(CURDIR)/$(ARTIFACTS) $(BIN)/python setup.py --quiet build_ext --inplace
 
-demo: $(DIST)/.$(TAG) ## the MLPerf DLRM v2 tables, from the wheel in a clean environment (ci profile)
+demo: $(DIST)/.$(TAG) ## look up and train the MLPerf DLRM v2 tables, from the wheel in a clean environment (ci profile)
 	$(BIN)/python wheels/clean_env.py build/clean/$(TAG) $(WHEEL) --torch '$(TORCH)' -- python -m examples.dlrm_v2.demo
 
 test: $(VENV)/.dev develop ## every test that this machine can run, the wheel in a clean environment included

@@ -115,7 +115,8 @@ def test_command_runs(installed: Path):
 
 
 def test_demo_runs(installed: Path):
-    demo = ["python", "-m", "examples.dlrm_v2.demo", "--batch", "64", "--rows", "1000"]
+    demo = ["python", "-m", "examples.dlrm_v2.demo", "--rows", "1000"]
+    demo += ["--batch", "64", "--train-batch", "64"]
     shown = clean_env.run(installed, demo)
     assert shown.returncode == 0, shown.stdout
 
