@@ -27,6 +27,7 @@ def columns_of_rows(dim, live, column, UNIT: tl.constexpr):
 
 
 @triton.jit
-def store_row(weights, position, value, mask):
+def store_row(weights, position, value, mask, EVICTION: tl.constexpr):
     """Round updated rows [rows, columns] from fp32 to the weights' dtype and store them."""
-    tl.store(weights + position, value.to(weights.dtype.element_ty), mask=mask)
+    rounded = value.to(weights.dtype.element_ty)
+    tl.store(weights + position, rounded, mask=mask, eviction_policy=EVICTION)

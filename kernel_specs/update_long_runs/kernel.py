@@ -108,5 +108,5 @@ def update_long_runs_kernel(
                     adagrad,
                     OPTIMIZER,
                 )
-                store_row(weights, position, value, mask)
+                store_row(weights, position, value, mask, "")
     wait_for_previous(overlap)
