@@ -26,7 +26,7 @@ from common.gradients import (
 )
 from common.optimizers.choose import load_state, load_step, updated_rows
 from common.overlap import begin, wait_for_previous
-from common.table_rows import columns_of_rows, find_rows, store_row
+from common.table_rows import columns_of_rows, find_rows, store_rows
 
 
 @triton.jit
@@ -39,6 +39,7 @@ def update_short_runs_kernel(
     step,  # [1] int64, number of this update; read by adam
     gradient_scale,  # [1] fp32, read if scaled
     found_inf,  # [1] fp32, read if checked: nothing changes unless it is 0
+    rounding_seed,  # [1] int64, read if stochastic
     features,  # [T, 8] int64
     positions,  # [N], sorted: first element of each lookup's bag in the gradient
     factors,  # [N] fp32, sorted; read if FACTORED
@@ -56,6 +57,7 @@ def update_short_runs_kernel(
     adagrad,  # row-wise Adagrad rather than SGD
     scaled,
     checked,
+    stochastic,  # rows are rounded by chance
     overlap,  # see common.overlap
     WEIGHT_DTYPE: tl.constexpr,
     BUCKET: tl.constexpr,
@@ -143,6 +145,8 @@ def update_short_runs_kernel(
             adagrad,
             OPTIMIZER,
         )
-        store_row(weights, weight_position, value, mask, EVICTION)
+        store_rows(
+            weights, weight_position, value, mask, row, column, rounding_seed, stochastic, EVICTION
+        )
         start, stop, row, slot = next_start, next_stop, next_row, next_slot
     wait_for_previous(overlap)
