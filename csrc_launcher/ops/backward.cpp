@@ -154,7 +154,7 @@ BackwardUpdateRequest describe_update(BoxedArguments& boxed,
   BackwardUpdateRequest request;
   describe_gradient(boxed.tensor(rules::kBackwardUpdateGradOutput), in.grad_output, in.weights,
                     request);
-  request.optimizer = to_optimizer(in.optimizer);
+  request.optimizer = find_optimizer(in.optimizer);
   request.factored = in.factored;
   request.vbe = in.vbe;
   request.weights = boxed.tensor(rules::kBackwardUpdateWeights).mutable_data();

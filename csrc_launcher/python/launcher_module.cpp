@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "core/c_api.h"
+#include "core/error.h"
+#include "core/optimizers.h"
 #include "core/sha256.h"
 
 namespace py = pybind11;
@@ -71,12 +73,11 @@ tbe_aot::Dtype find_dtype(const std::string& name) {
 }
 
 tbe_aot::Optimizer find_optimizer(const std::string& name) {
-  if (name == "sgd") return tbe_aot::Optimizer::kSgd;
-  if (name == "rowwise_adagrad") return tbe_aot::Optimizer::kRowwiseAdagrad;
-  if (name == "adagrad") return tbe_aot::Optimizer::kAdagrad;
-  if (name == "adam") return tbe_aot::Optimizer::kAdam;
-  throw py::value_error("no optimizer '" + name +
-                        "'; allowed are sgd, rowwise_adagrad, adagrad, adam");
+  try {
+    return tbe_aot::find_optimizer(name);
+  } catch (const tbe_aot::Error& error) {
+    throw py::value_error(error.what());
+  }
 }
 
 // --- What the build holds

@@ -11,20 +11,13 @@ from typing import Any
 import torch
 
 from ._library import FOLDER
-from ._operator_rules import AXES, accept_forward
+from ._operator_rules import AXES, OPTIMIZERS, accept_forward
 from ._rules import given
 
 # As the launcher and the specs name them.
 WEIGHT_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 BOUNDS_KERNELS = ("check_offsets", "repair_offsets", "check_indices")
 TRANSPOSING_KERNELS = ("linearise_lookups", "sort_pass", "find_runs")
-# By the operator's name of an optimizer what the kernels call its step.
-STEP_KERNELS = {
-    "sgd": "rowwise",
-    "rowwise_adagrad": "rowwise",
-    "adagrad": "adagrad",
-    "adam": "adam",
-}
 
 
 def launcher() -> ModuleType:
@@ -216,20 +209,23 @@ def kernels_of(
         kernels |= {kernel: {"key_width": keys} for kernel in TRANSPOSING_KERNELS}
         # A gradient of a dtype that has no kernel for these weights is cast to float32.
         gradients = tuple({"fp32", WEIGHT_DTYPES[output_dtype]})
-        step = (STEP_KERNELS[optimizer],)
+        traits = OPTIMIZERS[optimizer]
+        formula = (traits.kernel_formula,)
         kernels["sum_chunks"] = {"gradient_dtype": gradients, "bucket": buckets}
         kernels["update_long_runs"] = {
             "weight_dtype": weights,
             "bucket": buckets,
-            "optimizer": step,
+            "optimizer": formula,
         }
         kernels["per_sample_weights_gradient"] = {
             "weight_dtype": weights,
             "gradient_dtype": gradients,
             "bucket": buckets,
         }
-        kernels["update_short_runs"] = kernels["per_sample_weights_gradient"] | {"optimizer": step}
-        if optimizer == "adam":
+        kernels["update_short_runs"] = kernels["per_sample_weights_gradient"] | {
+            "optimizer": formula
+        }
+        if traits.counts_updates:
             kernels["advance_step"] = {}
     return {
         kernel: {axis: _labels(kernel, axis, values) for axis, values in axes.items()}
