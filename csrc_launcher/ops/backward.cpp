@@ -4,6 +4,7 @@
 
 #include "core/launcher.h"
 #include "core/layout.h"
+#include "core/optimizers.h"
 #include "core/planner.h"
 #include "core/transposed_format.h"
 #include "cpu/backward.h"

@@ -153,9 +153,8 @@ def explain(
         on_cuda = weights.is_cuda
         arch = native.device_arch(weights.get_device()) if on_cuda else native.archs()[0].name
     sample_weights = per_sample_weights if given(per_sample_weights) else None
-    plan = native.plan_forward(
+    request = native.ForwardRequest(
         arch=arch,
-        layout=layout,
         weight_dtype=WEIGHT_DTYPES[weights.dtype],
         output_dtype=WEIGHT_DTYPES[getattr(torch, output_dtype)],
         index_width=8 * indices.dtype.itemsize,
@@ -169,6 +168,7 @@ def explain(
         batch_size=sizes.batch_size,
         total_bags=sizes.total_bags,
     )
+    plan = native.plan_forward(request, layout)
     return Explanation(
         arch=arch,
         launches=tuple(

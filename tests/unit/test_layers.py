@@ -32,7 +32,7 @@ CPP = {
         ("core/", "cpu/", "ops/", "operator_rules.h"),
         ("torch/csrc/stable/", "torch/headeronly/", "torch/csrc/inductor/aoti_torch/c/"),
     ),
-    "python": (("core/",), ("pybind11/",)),
+    "python": (("core/", "python/"), ("pybind11/",)),
 }
 FOREIGN = ("torch/", "ATen/", "c10/", "pybind11/", "Python.h", "cuda")
 
