@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ._rules import dtype_name
+from .explanations import Explanation, explain, explain_backward
 from .features import TableSpec, make_features
-from .inspection import Explanation, explain
 from .inspection import preload as preload_kernels
 from .optimizers import Optimizer
 from .training import (
@@ -501,7 +501,7 @@ class TableBatchedEmbeddingBags(nn.Module):
     ) -> Explanation:
         """Which kernels ``forward`` would launch for a batch of equal size per feature, and why; launches none."""
         return explain(
-            self.weights,
+            self.weights.detach(),
             self.features,
             self.layout,
             indices,
@@ -510,6 +510,56 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.pooling,
             self.output_dtype_name,
             arch=arch,
+        )
+
+    def explain_backward(
+        self,
+        indices: torch.Tensor,
+        offsets: torch.Tensor,
+        per_sample_weights: torch.Tensor | None = None,
+        grad_output: torch.Tensor | None = None,
+        *,
+        arch: str | None = None,
+        multiprocessors: int | None = None,
+    ) -> Explanation:
+        """Which kernels the update of a training step would launch for a batch of equal size per feature, and why.
+
+        Launches none and changes nothing. With ``hoist_transpose`` the first of them, up to ``find_runs``, run in the
+        forward.
+
+        ``grad_output`` is the gradient of the result, by default a contiguous one of ``output_dtype``; ``arch`` and
+        ``multiprocessors`` are as in ``tbe_aot.explain_backward``, the other arguments the forward's.
+
+        Raises:
+            RuntimeError: the module has no optimizer, or the operator would refuse the arguments.
+            ValueError: the build has no such arch.
+            ImportError: ``tbe_aot._launcher`` was not built for this Python.
+        """
+        if self.optimizer is None:
+            raise RuntimeError("the module has no optimizer: it looks up only")
+        if grad_output is None:
+            batch = (offsets.numel() - 1) // len(self.feature_tables)
+            grad_output = self.weights.new_empty(
+                (batch, sum(self.feature_dims)), dtype=self.output_dtype
+            )
+        return explain_backward(
+            grad_output.detach(),
+            self.weights.detach(),
+            self.features,
+            self.layout,
+            indices,
+            offsets,
+            self.optimizer.name,
+            self.learning_rate,
+            self._buffers.get("momentum1"),
+            self._buffers.get("momentum2"),
+            self._buffers.get("update_count"),
+            *self.optimizer.numbers,
+            None if per_sample_weights is None else per_sample_weights.detach(),
+            self.pooling,
+            self.gradient_clip,
+            arch=arch,
+            multiprocessors=multiprocessors,
         )
 
     def extra_repr(self) -> str:
