@@ -7,14 +7,11 @@
 #include "cpu/dispatch.h"
 #include "cpu/linear_lookups.h"
 #include "cpu/lookups.h"
-#include "cpu/optimizers/adagrad.h"
-#include "cpu/optimizers/adam.h"
 #include "cpu/optimizers/row_update.h"
-#include "cpu/optimizers/rowwise_adagrad.h"
-#include "cpu/optimizers/sgd.h"
 #include "cpu/parallel.h"
 #include "cpu/row.h"
 #include "cpu/transposed.h"
+#include "optimizer_formulas.h"
 
 namespace tbe_aot::cpu {
 namespace {
@@ -23,20 +20,6 @@ constexpr char kOperator[] = "tbe_aot::backward_update";
 constexpr char kTranspose[] = "tbe_aot::transpose_indices";
 // Elements read per piece of work given to a thread, about.
 constexpr int64_t kGrainElements = 32768;
-
-Formula find_formula(Optimizer optimizer) {
-  switch (optimizer) {
-    case Optimizer::kSgd:
-      return &sgd;
-    case Optimizer::kRowwiseAdagrad:
-      return &rowwise_adagrad;
-    case Optimizer::kAdagrad:
-      return &adagrad;
-    case Optimizer::kAdam:
-      return &adam;
-  }
-  fail(kOperator, ": no formula for optimizer number ", static_cast<int32_t>(optimizer));
-}
 
 // The numbers of the optimizer, but for the step.
 OptimizerArguments optimizer_arguments(const BackwardUpdateRequest& request) {
@@ -82,7 +65,7 @@ class Update {
         weights_(static_cast<Weight*>(request.weights)),
         features_(static_cast<const int64_t*>(request.features)),
         runs_(runs),
-        formula_(find_formula(request.optimizer)),
+        formula_(kFormulas[static_cast<size_t>(request.optimizer)]),
         arguments_(arguments) {
     for (int64_t slot = 0; slot < runs.feature_count; ++slot) {
       width_ = std::max(width_, feature(slot)[kDim]);

@@ -4,6 +4,7 @@
 
 #include "core/launcher.h"
 #include "core/layout.h"
+#include "core/optimizers.h"
 #include "core/planner.h"
 #include "core/transposed_format.h"
 #include "cpu/backward.h"
@@ -154,7 +155,7 @@ BackwardUpdateRequest describe_update(BoxedArguments& boxed,
   BackwardUpdateRequest request;
   describe_gradient(boxed.tensor(rules::kBackwardUpdateGradOutput), in.grad_output, in.weights,
                     request);
-  request.optimizer = to_optimizer(in.optimizer);
+  request.optimizer = find_optimizer(in.optimizer);
   request.factored = in.factored;
   request.vbe = in.vbe;
   request.weights = boxed.tensor(rules::kBackwardUpdateWeights).mutable_data();

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,8 +9,8 @@ import torch
 from torch import nn
 
 from ._rules import dtype_name
+from .explanations import Explanation, explain, explain_backward
 from .features import TableSpec, make_features
-from .inspection import Explanation, explain
 from .inspection import preload as preload_kernels
 from .optimizers import Optimizer
 from .training import (
@@ -121,6 +120,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         self.feature_dims = self.metadata.feature_dims
         weights = torch.empty(self.metadata.weights_numel, dtype=weights_dtype, device=device)
         self.optimizer = optimizer
+        self._optimizer_numbers = () if optimizer is None else optimizer.numbers
         self.gradient_clip = gradient_clip
         self.deferred = deferred
         self.hoist_transpose = hoist_transpose
@@ -209,7 +209,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             )
             if self._needs_backward(per_sample_weights):
                 trained: torch.Tensor = Lookup.apply(  # type: ignore[no-untyped-call]
-                    self, self.weights, per_sample_weights, batch
+                    self, self._parameters["weights"], per_sample_weights, batch
                 )
                 return trained
             return self.pooled(batch)
@@ -233,18 +233,23 @@ class TableBatchedEmbeddingBags(nn.Module):
         if not torch.is_grad_enabled():
             return False
         # Without an optimizer, weights that require grad are left to the operator, which refuses them.
-        weighted = per_sample_weights is not None and per_sample_weights.requires_grad
-        return self.is_trained() or (weighted and not self.weights.requires_grad)
+        if per_sample_weights is None or not per_sample_weights.requires_grad:
+            return self.is_trained()
+        return self.optimizer is not None or not self.weights.requires_grad
 
     def is_trained(self) -> bool:
         """Whether a backward updates the tables."""
-        return self.optimizer is not None and self.weights.requires_grad
+        weights = self._parameters["weights"]
+        return self.optimizer is not None and weights is not None and weights.requires_grad
+
+    # What follows reads parameters and buffers from where torch keeps them: as attributes, each costs half a microsecond
+    # of an eager step's host time.
 
     def pooled(self, batch: Batch) -> torch.Tensor:
         """``torch.ops.tbe_aot.forward`` of a batch whose bounds are known to be right; has no gradient."""
         result: torch.Tensor = torch.ops.tbe_aot.forward(
-            self.weights,
-            self.features,
+            self._parameters["weights"],
+            self._buffers["features"],
             self.layout,
             batch.indices,
             batch.offsets,
@@ -290,11 +295,13 @@ class TableBatchedEmbeddingBags(nn.Module):
             trained.vbe_output_offsets,
             trained.vbe_max_batch,
         )
-        return replace(batch, transposed=result, transposed_for=self.weights_dtype)
+        return batch._replace(transposed=result, transposed_for=self.weights_dtype)
 
-    @torch.no_grad()
     def backward_update(self, grad_output: torch.Tensor, batch: Batch) -> None:
-        """Train the rows of a batch on the gradient of its result; in a deferred module, leave that to ``step``."""
+        """Train the rows of a batch on the gradient of its result; in a deferred module, leave that to ``step``.
+
+        Grad mode is off.
+        """
         if self.frozen:
             batch = prune_features(batch, self.frozen_features)
         if not self.deferred:
@@ -314,19 +321,20 @@ class TableBatchedEmbeddingBags(nn.Module):
         if self.optimizer is None:
             raise RuntimeError("the module has no optimizer: it looks up only")
         is_current = batch.transposed_for == self.weights_dtype
+        buffers = self._buffers
         torch.ops.tbe_aot.backward_update(
             grad_output,
-            self.weights,
-            self.features,
+            self._parameters["weights"],
+            buffers["features"],
             self.layout,
             batch.indices,
             batch.offsets,
             self.optimizer.name,
-            self.learning_rate,
-            self._buffers.get("momentum1"),
-            self._buffers.get("momentum2"),
-            self._buffers.get("update_count"),
-            *self.optimizer.numbers,
+            buffers["learning_rate"],
+            buffers.get("momentum1"),
+            buffers.get("momentum2"),
+            buffers.get("update_count"),
+            *self._optimizer_numbers,
             batch.per_sample_weights,
             self.pooling,
             self.gradient_clip,
@@ -493,7 +501,7 @@ class TableBatchedEmbeddingBags(nn.Module):
     ) -> Explanation:
         """Which kernels ``forward`` would launch for a batch of equal size per feature, and why; launches none."""
         return explain(
-            self.weights,
+            self.weights.detach(),
             self.features,
             self.layout,
             indices,
@@ -502,6 +510,56 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.pooling,
             self.output_dtype_name,
             arch=arch,
+        )
+
+    def explain_backward(
+        self,
+        indices: torch.Tensor,
+        offsets: torch.Tensor,
+        per_sample_weights: torch.Tensor | None = None,
+        grad_output: torch.Tensor | None = None,
+        *,
+        arch: str | None = None,
+        multiprocessors: int | None = None,
+    ) -> Explanation:
+        """Which kernels the update of a training step would launch for a batch of equal size per feature, and why.
+
+        Launches none and changes nothing. With ``hoist_transpose`` the first of them, up to ``find_runs``, run in the
+        forward.
+
+        ``grad_output`` is the gradient of the result, by default a contiguous one of ``output_dtype``; ``arch`` and
+        ``multiprocessors`` are as in ``tbe_aot.explain_backward``, the other arguments the forward's.
+
+        Raises:
+            RuntimeError: the module has no optimizer, or the operator would refuse the arguments.
+            ValueError: the build has no such arch.
+            ImportError: ``tbe_aot._launcher`` was not built for this Python.
+        """
+        if self.optimizer is None:
+            raise RuntimeError("the module has no optimizer: it looks up only")
+        if grad_output is None:
+            batch = (offsets.numel() - 1) // len(self.feature_tables)
+            grad_output = self.weights.new_empty(
+                (batch, sum(self.feature_dims)), dtype=self.output_dtype
+            )
+        return explain_backward(
+            grad_output.detach(),
+            self.weights.detach(),
+            self.features,
+            self.layout,
+            indices,
+            offsets,
+            self.optimizer.name,
+            self.learning_rate,
+            self._buffers.get("momentum1"),
+            self._buffers.get("momentum2"),
+            self._buffers.get("update_count"),
+            *self.optimizer.numbers,
+            None if per_sample_weights is None else per_sample_weights.detach(),
+            self.pooling,
+            self.gradient_clip,
+            arch=arch,
+            multiprocessors=multiprocessors,
         )
 
     def extra_repr(self) -> str:

@@ -59,7 +59,6 @@ def _update(
 ) -> tuple[list[Planned], list[str]]:
     request: dict[str, Any] = {
         "arch": "sm90",
-        "layout": shape,
         "multiprocessors": MULTIPROCESSORS,
         "weight_dtype": "fp16",
         "optimizer": "rowwise_adagrad",
@@ -68,9 +67,11 @@ def _update(
         "total_bags": 150,
         "gradient_numel": 50 * shape[2],
     }
-    if transpose is not None:
-        request["transpose"] = _transpose_request(child, transpose, shape[1])
-    plan = child.launcher.plan_backward_update(**{**request, **changes})
+    before = None if transpose is None else _transpose_request(child, transpose, shape[1])
+    fields = {**request, **changes}
+    shape = fields.pop("layout", shape)
+    made = child.launcher.BackwardUpdateRequest(**fields)
+    plan = child.launcher.plan_backward_update(made, shape, before)
     return describe(child, plan), plan.reasons
 
 
@@ -549,7 +550,6 @@ def _sample_weights(child: Child, shape: list[int], changes: dict[str, Any]) -> 
     features = shape[1]
     request: dict[str, Any] = {
         "arch": "sm90",
-        "layout": shape,
         "weight_dtype": "fp16",
         "result": 0x1000,
         "gradient": 0x7000,
@@ -559,7 +559,10 @@ def _sample_weights(child: Child, shape: list[int], changes: dict[str, Any]) -> 
         "batch_size": 50,
         "total_bags": 50 * features,
     }
-    plan = child.launcher.plan_per_sample_weights_gradient(**{**request, **changes})
+    fields = {**request, **changes}
+    shape = fields.pop("layout", shape)
+    made = child.launcher.SampleWeightsGradientRequest(**fields)
+    plan = child.launcher.plan_per_sample_weights_gradient(made, shape)
     clear = None if plan.clear is None else (plan.clear.address, plan.clear.bytes)
     return describe(child, plan), plan.reasons, clear
 

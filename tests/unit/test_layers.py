@@ -23,13 +23,16 @@ PYTHON = {
 IMPORTS_TRITON = {"aot_build/triton_compiler.py"}
 # Per layer of csrc_launcher what it may include of the project, and what of torch and Python.
 CPP = {
-    "core": (("core/", "tbe_aot_generated.h"), ()),
-    "cpu": (("core/", "cpu/"), ("torch/csrc/stable/c/", "torch/headeronly/")),
+    "core": (("core/", "tbe_aot_generated.h", "optimizer_table.h"), ()),
+    "cpu": (
+        ("core/", "cpu/", "optimizer_formulas.h"),
+        ("torch/csrc/stable/c/", "torch/headeronly/"),
+    ),
     "ops": (
         ("core/", "cpu/", "ops/", "operator_rules.h"),
         ("torch/csrc/stable/", "torch/headeronly/", "torch/csrc/inductor/aoti_torch/c/"),
     ),
-    "python": (("core/",), ("pybind11/",)),
+    "python": (("core/", "python/"), ("pybind11/",)),
 }
 FOREIGN = ("torch/", "ATen/", "c10/", "pybind11/", "Python.h", "cuda")
 
