@@ -15,7 +15,7 @@
 namespace tbe_aot {
 namespace {
 
-using generated::kAdvanceStepKernel;
+using generated::kAdvanceCountersKernel;
 using generated::kSumChunksKernel;
 using generated::kUpdateLongRunsKernel;
 using generated::kUpdateShortRunsKernel;
@@ -94,14 +94,19 @@ class Update {
         format_(transposed_format(request.lookups, layout.feature_count(), request.factored)),
         generic_reason_(why_all_generic(request, layout)) {}
 
-  void add_step() {
-    generated::AdvanceStepArgs args{};
+  // Nothing to launch where nothing is counted.
+  void add_counters() {
+    if (request_.step == nullptr && request_.rounding_seed == nullptr) return;
+    generated::AdvanceCountersArgs args{};
     args.step = request_.step;
+    args.rounding_seed = request_.rounding_seed;
     args.found_inf = request_.found_inf;
+    args.counts_steps = request_.step != nullptr ? 1 : 0;
+    args.stochastic = request_.rounding_seed != nullptr ? 1 : 0;
     args.checked = request_.found_inf != nullptr ? 1 : 0;
-    chain_.add(kAdvanceStepKernel,
-               choose_variant(request_.arch, kAdvanceStepKernel, generated::advance_step_cell({})),
-               1, 1, args);
+    const Choice choice =
+        choose_variant(request_.arch, kAdvanceCountersKernel, generated::advance_counters_cell({}));
+    chain_.add(kAdvanceCountersKernel, choice, 1, 1, args);
     chain_.explain("counts the update");
   }
 
@@ -173,6 +178,7 @@ class Update {
     args.learning_rate = request_.learning_rate;
     args.step = request_.step;
     args.found_inf = request_.found_inf;
+    args.rounding_seed = request_.rounding_seed;
     args.run_rows = section(format_.run_rows);
     args.eps = request_.eps;
     args.beta1 = request_.beta1;
@@ -181,6 +187,7 @@ class Update {
     args.decoupled_decay = request_.decoupled_decay;
     // Variants of `rowwise` serve SGD too, which has no state.
     args.adagrad = traits_of(request_.optimizer).momentum1 == StatePlace::kRow ? 1 : 0;
+    args.stochastic = request_.rounding_seed != nullptr ? 1 : 0;
     args.checked = request_.found_inf != nullptr ? 1 : 0;
   }
 
@@ -280,7 +287,7 @@ Plan plan_backward_update(const BackwardUpdateRequest& request, const Layout& la
   const bool any = request.lookups > 0 && request.total_bags > 0;
   if (any && request.transpose != nullptr) add_transpose(plan, chain, *request.transpose, layout);
   Update update(request, layout, chain);
-  if (traits_of(request.optimizer).counts_updates) update.add_step();
+  update.add_counters();
   if (any) update.add_groups();
   if (!any && reasons != nullptr) reasons->push_back("no row is updated: there are no lookups");
   return plan;

@@ -121,6 +121,7 @@ struct BackwardUpdateRequest {
   void* momentum1 = nullptr;             // fp32; null where the optimizer has none.
   void* momentum2 = nullptr;             // fp32; null where the optimizer has none.
   void* step = nullptr;                  // int64 [1]; null where the optimizer has none.
+  void* rounding_seed = nullptr;         // int64 [1]; null: rows are rounded to the nearest.
   const void* learning_rate = nullptr;   // fp32 [1]
   const void* gradient_scale = nullptr;  // fp32 [1]; null: 1.
   const void* found_inf = nullptr;       // fp32 [1]; null: 0.

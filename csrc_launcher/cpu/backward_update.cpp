@@ -9,6 +9,7 @@
 #include "cpu/lookups.h"
 #include "cpu/optimizers/row_update.h"
 #include "cpu/parallel.h"
+#include "cpu/rounding.h"
 #include "cpu/row.h"
 #include "cpu/transposed.h"
 #include "optimizer_formulas.h"
@@ -56,17 +57,23 @@ std::vector<float> unscale_and_clip(const BackwardUpdateRequest& request) {
   return result;
 }
 
+// The largest seed is followed by the smallest, as on a GPU.
+int64_t next_seed(int64_t seed) { return static_cast<int64_t>(static_cast<uint64_t>(seed) + 1); }
+
 template <typename Weight, typename Gradient>
 class Update {
  public:
+  // `seed` is read where rows are rounded stochastically.
   Update(const BackwardUpdateRequest& request, const OptimizerArguments& arguments,
-         const Gradient* gradient, const Transposed& runs)
+         const Gradient* gradient, const Transposed& runs, int64_t seed)
       : gradient_(gradient),
         weights_(static_cast<Weight*>(request.weights)),
         features_(static_cast<const int64_t*>(request.features)),
         runs_(runs),
         formula_(kFormulas[static_cast<size_t>(request.optimizer)]),
-        arguments_(arguments) {
+        arguments_(arguments),
+        stochastic_(request.rounding_seed != nullptr),
+        seed_(seed) {
     for (int64_t slot = 0; slot < runs.feature_count; ++slot) {
       width_ = std::max(width_, feature(slot)[kDim]);
     }
@@ -113,7 +120,14 @@ class Update {
     Weight* row = weights_ + element;
     for (int64_t c = 0; c < dim; ++c) weights[c] = static_cast<float>(row[c]);
     formula_(arguments_, {row_number, element, dim, sum, weights});
-    for (int64_t c = 0; c < dim; ++c) row[c] = round_once<Weight>(weights[c]);
+    if (!stochastic_) {
+      for (int64_t c = 0; c < dim; ++c) row[c] = round_once<Weight>(weights[c]);
+      return;
+    }
+    const RowRandom random(seed_, row_number);
+    for (int64_t c = 0; c < dim; ++c) {
+      row[c] = round_stochastically<Weight>(weights[c], random, c);
+    }
   }
 
   // sum = the gradients of lookups, each scaled before it is added, in their order.
@@ -131,6 +145,8 @@ class Update {
   const Transposed& runs_;
   Formula formula_;
   const OptimizerArguments& arguments_;
+  bool stochastic_;
+  int64_t seed_;
   int64_t width_ = 0;  // Most columns of any table.
   std::vector<float> scratch_;
 };
@@ -180,13 +196,16 @@ void backward_update(const BackwardUpdateRequest& given, const TransposeRequest&
   OptimizerArguments arguments = optimizer_arguments(request);
   auto* step = static_cast<int64_t*>(request.step);
   if (step != nullptr) arguments.step = *step + 1;
+  auto* rounding_seed = static_cast<int64_t*>(request.rounding_seed);
+  const int64_t seed = rounding_seed == nullptr ? 0 : next_seed(*rounding_seed);
   with_element(request.weight_dtype, [&](auto weight) {
     with_element(request.gradient_dtype, [&](auto gradient) {
       const auto* values = static_cast<const decltype(gradient)*>(request.gradient);
-      Update<decltype(weight), decltype(gradient)>(request, arguments, values, runs).run();
+      Update<decltype(weight), decltype(gradient)>(request, arguments, values, runs, seed).run();
     });
   });
   if (step != nullptr) *step = arguments.step;
+  if (rounding_seed != nullptr) *rounding_seed = seed;
 }
 
 }  // namespace tbe_aot::cpu

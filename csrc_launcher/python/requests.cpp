@@ -163,6 +163,7 @@ void bind_requests(py::module_& module) {
       .field("learning_rate", &Update::learning_rate)
       .field("gradient_scale", &Update::gradient_scale)
       .field("found_inf", &Update::found_inf)
+      .field("rounding_seed", &Update::rounding_seed)
       .field("features", &Update::features)
       .field("transposed", &Update::transposed)
       .field("partials", &Update::partials)

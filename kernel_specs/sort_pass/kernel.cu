@@ -10,7 +10,7 @@
 // Merrill, "Onesweep", 2022). One launch, each key read once and written once.
 //
 // In CUDA C++ because a rank needs votes within a warp and counters in shared memory, which Triton
-// has not: sorting each tile by tl.sort instead took twice as long.
+// has not.
 //
 // Look-back waits for tiles before its own. Blocks start in the order of their numbers, so those
 // have started and none of them waits for a later one.

@@ -293,6 +293,7 @@ class BackwardUpdateRequest:
         learning_rate: fp32 [1].
         gradient_scale: fp32 [1]; 0 = none.
         found_inf: fp32 [1]; 0 = none.
+        rounding_seed: as in the operator; 0 = none.
         features: int64 [T, 8].
         transposed: what ``transpose_indices`` returned, or the transposition that is planned first writes.
         partials: ``partials_bytes`` bytes, at a multiple of 16.
@@ -322,6 +323,7 @@ class BackwardUpdateRequest:
     learning_rate: int = 0
     gradient_scale: int = 0
     found_inf: int = 0
+    rounding_seed: int = 0
     features: int = 0
     transposed: int = 0
     partials: int = 0

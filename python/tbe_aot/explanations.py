@@ -127,6 +127,7 @@ def explain_backward(
     vbe_output_offsets: torch.Tensor | None = None,
     vbe_max_batch: int = 0,
     transposed: torch.Tensor | None = None,
+    rounding_seed: torch.Tensor | None = None,
     *,
     arch: str | None = None,
     multiprocessors: int | None = None,
@@ -168,6 +169,7 @@ def explain_backward(
         vbe_output_offsets,
         vbe_max_batch,
         transposed,
+        rounding_seed,
     )
     native = launcher()
     arch = arch or _arch_of(weights)
@@ -207,6 +209,7 @@ def explain_backward(
         momentum1=_address(momentum1),
         momentum2=_address(momentum2),
         step=_address(step),
+        rounding_seed=_address(rounding_seed),
         learning_rate=learning_rate.data_ptr(),
         gradient_scale=_address(gradient_scale),
         found_inf=_address(found_inf),

@@ -137,8 +137,7 @@ def kernels_of(
         kernels["update_short_runs"] = kernels["per_sample_weights_gradient"] | {
             "optimizer": formula
         }
-        if traits.counts_updates:
-            kernels["advance_step"] = {}
+        kernels["advance_counters"] = {}
     return {
         kernel: {axis: _labels(kernel, axis, values) for axis, values in axes.items()}
         for kernel, axes in kernels.items()

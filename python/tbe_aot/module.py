@@ -58,6 +58,9 @@ class TableBatchedEmbeddingBags(nn.Module):
         hoist_transpose: the forward of a training step already sorts its lookups by row, and keeps the result until the
             update, which then need not: the same bits, and less to do in the backward for more memory between the two.
             Inside torch.compile it is torch that decides in which of the two the lookups are sorted.
+        stochastic_rounding: rows of float16 and bfloat16 tables are rounded to one of the two numbers around the updated
+            weight, by chance, so that steps too small to reach the next number move it on average. By
+            ``rounding_seed``, drawn from torch's generator; float32 tables are not affected.
         device: of tables and metadata.
 
     Attributes:
@@ -66,12 +69,13 @@ class TableBatchedEmbeddingBags(nn.Module):
             the backward changes it in place.
         features, layout: the operators' description of tables and features.
         learning_rate: float32 [1], read when an update runs; ``set_learning_rate`` changes it.
+        rounding_seed: int64 [1], with stochastic rounding: each update adds 1.
         pending_updates: of a deferred module, what ``step`` will apply.
 
     The state dict holds, as ``<table>.weight``, a [rows, dim] view of each table, without the padding between rows:
     the keys and shapes of an ``nn.ModuleDict`` of ``nn.EmbeddingBag``. With an optimizer it also holds its state:
     ``<table>.momentum1`` and ``<table>.momentum2`` as the optimizer has them ([rows] or [rows, dim]), ``learning_rate``
-    and, for Adam, ``update_count``.
+    and, for Adam, ``update_count``; with stochastic rounding also ``rounding_seed``.
 
     Raises:
         ValueError: an argument is not one of those allowed, or names are missing or doubled.
@@ -82,6 +86,7 @@ class TableBatchedEmbeddingBags(nn.Module):
     invalid_count: torch.Tensor
     learning_rate: torch.Tensor
     update_count: torch.Tensor
+    rounding_seed: torch.Tensor
     frozen_features: torch.Tensor
     layout: list[int]
     feature_dims: list[int]
@@ -100,6 +105,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         gradient_clip: float = 0.0,
         deferred: bool = False,
         hoist_transpose: bool = False,
+        stochastic_rounding: bool = False,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
@@ -124,6 +130,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         self.gradient_clip = gradient_clip
         self.deferred = deferred
         self.hoist_transpose = hoist_transpose
+        self.stochastic_rounding = stochastic_rounding
         self.pending_updates = no_updates()
         trained = optimizer is not None and not set(self.feature_tables) <= set(frozen)
         self.weights = nn.Parameter(weights, requires_grad=trained)
@@ -151,6 +158,9 @@ class TableBatchedEmbeddingBags(nn.Module):
         if self.optimizer.counts_updates:
             count = torch.empty(1, dtype=torch.int64, device=device)
             self.register_buffer("update_count", count, persistent=False)
+        if self.stochastic_rounding:
+            seed = torch.empty(1, dtype=torch.int64, device=device)
+            self.register_buffer("rounding_seed", seed, persistent=False)
 
     def _frozen_features(self, device: torch.device | str | None) -> torch.Tensor:
         # One more entry, for lookups that belong to no bag.
@@ -344,6 +354,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             batch.vbe_output_offsets,
             batch.vbe_max_batch,
             batch.transposed if is_current else None,
+            buffers.get("rounding_seed"),
         )
 
     @torch.no_grad()
@@ -456,7 +467,7 @@ class TableBatchedEmbeddingBags(nn.Module):
 
     def _state_names(self) -> list[str]:
         """The buffers that are the optimizer's."""
-        mine = ("learning_rate", "momentum1", "momentum2", "update_count")
+        mine = ("learning_rate", "momentum1", "momentum2", "update_count", "rounding_seed")
         return [name for name in mine if name in self._buffers]
 
     @torch.no_grad()
@@ -465,6 +476,8 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.get_buffer(name).zero_()
         if self.optimizer is not None:
             self.learning_rate.fill_(self.optimizer.lr)
+        if "rounding_seed" in self._buffers:
+            self.rounding_seed.random_()
 
     def invalid_index_count(self) -> int:
         """Invalid indices seen since the last reset (bounds_check "warning" or "fatal"); waits for the device."""
@@ -558,6 +571,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             None if per_sample_weights is None else per_sample_weights.detach(),
             self.pooling,
             self.gradient_clip,
+            rounding_seed=self._buffers.get("rounding_seed"),
             arch=arch,
             multiprocessors=multiprocessors,
         )
@@ -618,7 +632,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         saved = {f"{name}.weight": view for name, view in self._views(weights).items()}
         for state, views in self.optimizer_state().items():
             saved |= {f"{name}.{state}": view for name, view in views.items()}
-        for name in ("learning_rate", "update_count"):
+        for name in ("learning_rate", "update_count", "rounding_seed"):
             if name in self._buffers:
                 saved[name] = self.get_buffer(name)
         return saved

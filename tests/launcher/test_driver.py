@@ -586,7 +586,7 @@ def test_preload_can_skip_what_the_build_lacks(shared: Process) -> None:
         (
             "backward",
             {},
-            "no kernel 'backward' in this build; it holds advance_step, check_indices, check_offsets",
+            "no kernel 'backward' in this build; it holds advance_counters, check_indices, check_offsets",
         ),
         ("forward", {"dtype": ["fp16"]}, "has no axis 'dtype'; it has weight_dtype, bucket"),
         ("forward", {"weight_dtype": ["fp8"]}, "has no value 'fp8'; it has fp32, fp16, bf16"),

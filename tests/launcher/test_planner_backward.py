@@ -358,7 +358,7 @@ def test_the_step_is_counted_for_adam_alone_and_sgd_runs_as_rowwise(update: Any)
     for optimizer in ("sgd", "rowwise_adagrad", "adagrad", "adam"):
         launches, _ = update(optimizer=optimizer)
         assert names(launches) == [
-            *(["advance_step"] if optimizer == "adam" else []),
+            *(["advance_counters"] if optimizer == "adam" else []),
             *["sum_chunks", "update_short_runs", "update_long_runs"],
         ]
         kind = "rowwise" if optimizer in ("sgd", "rowwise_adagrad") else optimizer
@@ -484,7 +484,7 @@ def test_without_lookups_the_step_alone_is_counted(update: Any, changes: dict[st
     assert launches == []
     assert reasons == ["no row is updated: there are no lookups"]
     (step,), _ = update(transpose={}, optimizer="adam", **changes)
-    assert (step.kernel, step.args["overlap"]) == ("advance_step", 0)
+    assert (step.kernel, step.args["overlap"]) == ("advance_counters", 0)
 
 
 @pytest.mark.parametrize(

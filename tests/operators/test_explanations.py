@@ -42,7 +42,7 @@ def test_every_launch_of_a_step_is_named_in_order_with_a_reason():
     explanation = module.explain_backward(*batch(3, 500))
     assert explanation.arch in {"sm90", "sm100"}
     updates = ["sum_chunks", "update_short_runs", "update_long_runs"]
-    assert kernels(explanation) == [*SORT, "advance_step", *updates]
+    assert kernels(explanation) == [*SORT, "advance_counters", *updates]
     assert len(explanation.launches) == len(explanation.reasons)
     for launch, reason in zip(explanation.launches, explanation.reasons, strict=True):
         assert reason.startswith(f"{launch.variant} on grid ({launch.grid[0]}, ")
