@@ -58,7 +58,7 @@ def wrong_elements(device: torch.device, dtype: torch.dtype, seed: int) -> list[
     wrong = [] if state.item() == next_seed else [f"seed {seed} became {state.item()}"]
     for t, spec in enumerate(tables):
         uses = torch.bincount(indices[t][indices[t] >= 0], minlength=spec.rows).tolist()
-        first, pitch = metadata.weight_offsets[t], metadata.row_pitches[t]
+        first, pitch = metadata.table_offsets[t], metadata.row_pitches[t]
         for row, used in enumerate(uses):
             for column in range(spec.dim):
                 element = first + row * pitch + column
@@ -72,7 +72,12 @@ def wrong_elements(device: torch.device, dtype: torch.dtype, seed: int) -> list[
 
 
 def moved_up(
-    device: torch.device, dtype: torch.dtype, share: float, seed: int, rows: int = 2000, dim: int = 64
+    device: torch.device,
+    dtype: torch.dtype,
+    share: float,
+    seed: int,
+    rows: int = 2000,
+    dim: int = 64,
 ) -> torch.Tensor:
     """bool [rows, dim]: which elements of a table of 1.5 became the next number, after a step of ``share`` of the way."""
     table = tbe_aot.TableSpec("table", rows, dim)

@@ -96,18 +96,21 @@ class Update {
 
   // Nothing to launch where nothing is counted.
   void add_counters() {
-    if (request_.step == nullptr && request_.rounding_seed == nullptr) return;
+    const bool counts_steps = traits_of(request_.optimizer).counts_updates;
+    if (!counts_steps && request_.rounding_seed == nullptr) return;
     generated::AdvanceCountersArgs args{};
     args.step = request_.step;
     args.rounding_seed = request_.rounding_seed;
     args.found_inf = request_.found_inf;
-    args.counts_steps = request_.step != nullptr ? 1 : 0;
+    args.counts_steps = counts_steps ? 1 : 0;
     args.stochastic = request_.rounding_seed != nullptr ? 1 : 0;
     args.checked = request_.found_inf != nullptr ? 1 : 0;
     const Choice choice =
         choose_variant(request_.arch, kAdvanceCountersKernel, generated::advance_counters_cell({}));
     chain_.add(kAdvanceCountersKernel, choice, 1, 1, args);
-    chain_.explain("counts the update");
+    chain_.explain("counts the update: ", counts_steps ? "its step" : "",
+                   counts_steps && args.stochastic != 0 ? " and " : "",
+                   args.stochastic != 0 ? "the seed of its rounding" : "");
   }
 
   // The widest rows first: they take longest, and narrower ones fill the device beside their end.

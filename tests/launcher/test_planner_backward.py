@@ -221,16 +221,6 @@ def test_shape_and_size_follow_the_numbers_of_bags_and_lookups(transpose: Any) -
     assert variants(lookups=small) == ("long", "large")
 
 
-@pytest.mark.parametrize(
-    ("features", "steps"), [(1, 1), (2, 2), (3, 2), (4, 3), (7, 3), (65_535, 16)]
-)
-def test_search_steps_reach_every_feature_and_the_pruned_ones(
-    transpose: Any, features: int, steps: int
-) -> None:
-    launches, *_ = transpose(layout((16, 1, features)), batch_size=1)
-    assert launches[-1].args["search_steps"] == steps
-
-
 def test_variable_batch(transpose: Any) -> None:
     vbe = {"vbe_bag_offsets": 0x7000, "vbe_output_offsets": 0x8000}
     launches, *_ = transpose(**vbe)
@@ -476,6 +466,21 @@ def test_a_variable_batch_is_aligned_where_every_feature_is(update: Any) -> None
     assert all("_generic" in launch.variant for launch in launches)
     assert "in a 1-D gradient rows of other features shift those of the group" in reasons[0]
     assert "_aligned" in update(mixed)[0][0].variant
+
+
+def test_rounding_by_chance_has_a_seed_that_is_counted_too(update: Any) -> None:
+    launches, _ = update(optimizer="sgd", rounding_seed=48)
+    counters, _, *updates = launches
+    assert counters.kernel == "advance_counters"
+    args = counters.args
+    assert (args["rounding_seed"], args["stochastic"], args["counts_steps"]) == (48, 1, 0)
+    for launch in updates:
+        assert (launch.args["rounding_seed"], launch.args["stochastic"]) == (48, 1)
+    launches, _ = update(optimizer="adam", rounding_seed=48)
+    args = launches[0].args
+    assert (args["step"], args["stochastic"], args["counts_steps"]) == (0xA000, 1, 1)
+    launches, _ = update(optimizer="sgd")
+    assert all(launch.args.get("stochastic", 0) == 0 for launch in launches)
 
 
 @pytest.mark.parametrize("changes", [{"lookups": 0}, {"total_bags": 0}])
