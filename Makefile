@@ -32,10 +32,10 @@ export SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),17
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv artifacts develop demo test wheel audit bench lint format sdist matrix clean distclean FORCE
+.PHONY: help venv artifacts develop demo test wheel audit audit-wheel bench lint format sdist matrix clean distclean FORCE
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "$(PYTHON) is older than 3.10: make PYTHON=python3.12 ..."; exit 1; }
@@ -83,6 +83,9 @@ $(DIST)/.$(TAG): $(MANIFEST) $(SOURCES)
 
 audit: $(MANIFEST) ## variants, registers, loads and sizes, from the manifest (full profile)
 	$(BIN)/python wheels/report.py $(ARTIFACTS) $$(ls $(WHEEL) 2>/dev/null)
+
+audit-wheel: $(VENV)/.build ## the audit alone as a pure wheel, in dist/: for laptops without torch
+	$(BIN)/python wheels/audit_wheel.py dist
 
 bench: develop ## the benchmarks; needs a GPU, and FBGEMM for the comparison (full profile)
 	PYTHONPATH=python $(BIN)/python -m benchmarks $(BENCH_ARGS)

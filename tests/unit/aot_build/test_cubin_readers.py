@@ -19,9 +19,9 @@ from aot_build.cubin import (
 )
 from aot_build.errors import BuildError
 from aot_build.machine_code import MachineCode
+from aot_build.occupancy import Occupancy, occupancy_of
 from aot_build.pack import read_reports
 from aot_build.plan import Build, Plan
-from aot_build.occupancy import Occupancy, occupancy_of
 from aot_build.sass import SassCounts, access_bytes, count_instructions
 from aot_build.verify import check_variant
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from aot_build.build import build
 from aot_build.errors import BuildError, SpecError
 from aot_build.loader import load_kernel
-from aot_build.planner import make_plan
 from aot_build.pack import read_reports
+from aot_build.planner import make_plan
 from tests.unit.aot_build.toy_specs import ARCHS, TOY, edit
 
 KERNEL = """\
