@@ -32,7 +32,7 @@ export SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),17
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv artifacts develop demo test wheel audit audit-wheel bench lint format sdist matrix clean distclean FORCE
+.PHONY: help venv artifacts develop demo test wheel audit audit-accept audit-wheel bench lint format sdist matrix clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -83,6 +83,10 @@ $(DIST)/.$(TAG): $(MANIFEST) $(SOURCES)
 
 audit: $(MANIFEST) ## variants, registers, loads and sizes, from the manifest (full profile)
 	$(BIN)/python wheels/report.py $(ARTIFACTS) $$(ls $(WHEEL) 2>/dev/null)
+
+audit-accept: ## record the numbers of the small matrix as the baseline that CI compares with, after a wanted change
+	$(MAKE) --no-print-directory artifacts PROFILE=ci
+	PYTHONPATH=python $(BIN)/python -m tbe_aot_audit baseline build/artifacts/ci wheels/baseline/ci.json --accept
 
 audit-wheel: $(VENV)/.build ## the audit alone as a pure wheel, in dist/: for laptops without torch
 	$(BIN)/python wheels/audit_wheel.py dist
