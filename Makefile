@@ -81,8 +81,12 @@ $(DIST)/.$(TAG): $(MANIFEST) $(SOURCES)
 	$(BIN)/python wheels/repair.py build/wheel/$(TAG)/*.whl $(DIST)
 	touch $@
 
-audit: $(MANIFEST) ## variants, registers, loads and sizes, from the manifest (full profile)
-	$(BIN)/python wheels/report.py $(ARTIFACTS) $$(ls $(WHEEL) 2>/dev/null)
+audit: $(MANIFEST) ## verify the kernels and write the report, build/audit/*.html (full profile; AGAINST=build, SASS=variants)
+	PYTHONPATH=python $(BIN)/python -m tbe_aot_audit verify $(ARTIFACTS)
+	PYTHONPATH=python $(BIN)/python -m tbe_aot_audit info $(ARTIFACTS)
+	PYTHONPATH=python $(BIN)/python -m tbe_aot_audit report $(ARTIFACTS) --out build/audit/$(PROFILE).html \
+	  $(if $(AGAINST),--against $(AGAINST)) $(foreach variant,$(SASS),--sass $(variant))
+	$(if $(filter ci,$(PROFILE)),PYTHONPATH=python $(BIN)/python -m tbe_aot_audit baseline $(ARTIFACTS) wheels/baseline/ci.json)
 
 audit-accept: ## record the numbers of the small matrix as the baseline that CI compares with, after a wanted change
 	$(MAKE) --no-print-directory artifacts PROFILE=ci

@@ -178,6 +178,28 @@ def baseline(
 
 
 @app.command()
+def report(
+    build: Build = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("tbe_aot_report.html"),
+    against: Annotated[
+        Path | None, typer.Option(help="An older build to compare with.", show_default=False)
+    ] = None,
+    sass: Annotated[
+        list[str] | None,
+        typer.Option(help="A variant whose machine code is shown; repeatable; needs nvdisasm."),
+    ] = None,
+) -> None:
+    """Write one HTML file with everything about a build: overview, table, variants, coverage, checks, diff."""
+    from .report import make_report
+
+    older = None if against is None else open_source(against)
+    data = make_report(open_source(build), older, sass or [])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(data)
+    typer.echo(f"{out}: {len(data) / tables.MIB:.2f} MiB")
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON schema of every document that --json prints."""
     import json

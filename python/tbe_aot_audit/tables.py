@@ -78,11 +78,11 @@ def summary(listing: Listing) -> RenderableType:
     return Group(*lines, archs)
 
 
-def variants(listing: Listing) -> RenderableType:
-    """A row per variant."""
+def variants(listing: Listing, most: int | None = None) -> RenderableType:
+    """A row per variant, for the first ``most`` of them."""
     columns = ("regs", "spill", "smem", "warps", "occ. %", "limited by", "loads", "stores", "KiB")
     made = table("variant", "arch", *columns, left=2)
-    for entry in listing.variants:
+    for entry in listing.variants[:most]:
         variant, code = entry.variant, entry.variant.code
         if code is None:
             made.add_row(variant.name, variant.arch, "[dim]left out[/]")

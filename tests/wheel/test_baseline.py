@@ -19,8 +19,8 @@ def test_no_variant_is_worse_than_its_baseline(artifacts: Path):
     command = [sys.executable, "-m", "tbe_aot_audit", "baseline"]
     command += [str(artifacts), str(ROOT / "wheels" / "baseline" / "ci.json")]
     environment = {"PYTHONPATH": str(ROOT / "python"), "COLUMNS": "160"}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (
+        f"{done.stdout}{done.stderr}after a wanted change: make audit-accept"
     )
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}after a wanted change: make audit-accept"
     assert " 0 worse" in f" {done.stdout}"
