@@ -21,12 +21,14 @@ ARTIFACTS := build/artifacts/$(PROFILE)
 MANIFEST := $(ARTIFACTS)/manifest.json
 DIST := dist/$(PROFILE)
 # What a wheel is made of besides the kernels.
-SOURCES := setup.py pyproject.toml README.md LICENSE $(shell find aot_build csrc_launcher python -type f \
+SOURCES := setup.py pyproject.toml README.md LICENSE wheels/provenance.py $(shell find aot_build csrc_launcher licenses python -type f \
   -not -name '*.so' -not -name '*.pyc' -not -path '*/lib/*' -not -name _operator_rules.py 2>/dev/null)
 # For the shell to expand; there is one per interpreter.
 WHEEL := $(DIST)/*-$(TAG)-*.whl
 
 export TBE_AOT_JOBS ?= $(JOBS)
+# For the wheel's build record.
+export TBE_AOT_REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 # The same sources give the same wheel, whenever it is built.
 export SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),1767225600)
 

@@ -5,6 +5,7 @@ Exit status: 0 if all is well, 1 if a check found something, 2 if a question can
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -18,6 +19,7 @@ from .compare import check_baseline, compare, make_baseline
 from .document import Document
 from .errors import AuditError
 from .listing import SORTS, list_variants, show, summary_of
+from .provenance import bill_of_materials, build_record
 from .source import open_source
 from .verify import verify
 
@@ -200,10 +202,21 @@ def report(
 
 
 @app.command()
+def sbom(
+    build: Build = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Print the build record instead.")
+    ] = False,
+) -> None:
+    """Print a distribution's bill of materials (CycloneDX), or its build record: tools, compiler, sources."""
+    source = open_source(build)
+    found = build_record(source) if record else bill_of_materials(source)
+    typer.echo(json.dumps(found, indent=1, sort_keys=True))
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON schema of every document that --json prints."""
-    import json
-
     from .schema import documents_schema
 
     typer.echo(json.dumps(documents_schema(), indent=1))

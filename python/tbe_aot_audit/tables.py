@@ -31,7 +31,7 @@ MOST_CHANGED = 40
 def console() -> Console:
     """A console that is wide enough for variants' names where the output is no terminal."""
     shown = Console(highlight=False)
-    return shown if shown.is_terminal else Console(width=160, highlight=False)
+    return shown if shown.is_terminal else Console(width=180, highlight=False)
 
 
 def table(*columns: str, title: str | None = None, left: int = 1) -> Table:

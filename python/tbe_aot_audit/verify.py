@@ -22,6 +22,7 @@ from .errors import AuditError
 from .library import Library, LibraryKernel
 from .manifest import Arch, Kernel, Manifest, Variant, computed_build_id
 from .pack import Pack
+from .provenance import build_record, provenance_problems
 from .record import record_problems
 from .source import LIBRARY, MANIFEST, Source
 
@@ -563,6 +564,21 @@ def _driver(context: _Context) -> _Problems:
     context.progress.note = ", ".join(notes)
 
 
+def _provenance(context: _Context) -> _Problems:
+    """Build record and bill of materials are of this build and these files."""
+    source = context.source
+    if source.kind in {"artifacts", "manifest"} or source.distribution is None:
+        raise _NotApplicableError("no distribution here")
+    build_id = context.manifest.build_id
+    yield from provenance_problems(source, build_id)
+    record = build_record(source)
+    context.progress.checked = 2
+    commit = record.get("source", {}).get("revision") or "unknown"
+    context.progress.note = (
+        f"commit {commit}, {record.get('native', {}).get('compiler', 'unknown')}"
+    )
+
+
 CHECKS: dict[str, Callable[[_Context], _Problems]] = {
     "hash": _hash,
     "archive": _archive,
@@ -578,6 +594,7 @@ CHECKS: dict[str, Callable[[_Context], _Problems]] = {
     "cells": _cells,
     "reachable": _reachable,
     "driver": _driver,
+    "provenance": _provenance,
 }
 
 

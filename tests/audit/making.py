@@ -49,9 +49,20 @@ def compile_library(generated: Path, out: Path) -> bytes:
 def package_files(artifacts: Path, library: bytes) -> Files:
     """What a wheel of these artifacts holds."""
     files = {f"{LIB}{path.name}": path.read_bytes() for path in artifacts.glob("*.pack")}
+    manifest = (artifacts / "manifest.json").read_bytes()
+    files |= {f"{LIB}manifest.json": manifest, f"{LIB}libtbe_aot.so": library}
+    record = {"build_id": json.loads(manifest)["build_id"], "source": {"revision": "abc"}}
+    components = [
+        {
+            "type": "file",
+            "name": name,
+            "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(data).hexdigest()}],
+        }
+        for name, data in files.items()
+    ]
     return files | {
-        f"{LIB}manifest.json": (artifacts / "manifest.json").read_bytes(),
-        f"{LIB}libtbe_aot.so": library,
+        f"{DISTRIBUTION}/build_record.json": json.dumps(record).encode(),
+        f"{DISTRIBUTION}/sboms/tbe-aot.cdx.json": json.dumps({"components": components}).encode(),
         "tbe_aot/__init__.py": b'"""A package."""\n',
         f"{DISTRIBUTION}/METADATA": b"Metadata-Version: 2.4\nName: tbe-aot\nVersion: 1.0\n",
         f"{DISTRIBUTION}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\n",

@@ -120,7 +120,19 @@ def test_verify(wheel: Path, files: Files, tmp_path: Path):
     other = write_wheel(tmp_path / "changed.whl", changed)
     assert "do not use it" in run("verify", other, status=1)
     checks = document("verify", other, status=1)["checks"]
-    assert {check["name"] for check in checks if check["findings"]} == {"packs", "cubins"}
+    assert {check["name"] for check in checks if check["findings"]} == {
+        "packs",
+        "cubins",
+        "provenance",
+    }
+
+
+def test_sbom_and_record(wheel: Path, artifacts: Path):
+    names = [component["name"] for component in json.loads(run("sbom", wheel))["components"]]
+    assert f"{LIB}sm90.pack" in names
+    assert json.loads(run("sbom", wheel, "--record"))["source"] == {"revision": "abc"}
+    with pytest.raises(AuditError, match="is no distribution, so it has no sboms/"):
+        run("sbom", artifacts)
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,9 @@ CORRUPTIONS = [
     (a_cubin_of_another_target, True, "target", "is for sm_89a, the pack for sm_90a"),
     (a_byte_of_the_library, True, "library", f"{VARIANT} on "),
     (a_library_that_is_none, True, "library", "is no 64-bit ELF file"),
+    (a_byte_of_a_cubin, True, "provenance", f"{PACK}: its SHA-256 is not that of sboms/"),
+    (a_missing_pack, True, "provenance", f"{PACK}: sboms/tbe-aot.cdx.json names it, but"),
+    (a_manifest_of_another_build, True, "provenance", "build_record.json: it is of build "),
     (a_source_file, False, "record", "tbe_aot/__init__.py: changed"),
 ]
 
