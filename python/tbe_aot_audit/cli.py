@@ -18,6 +18,7 @@ from . import tables
 from .compare import check_baseline, compare, make_baseline
 from .document import Document
 from .errors import AuditError
+from .explain import Call, explain
 from .listing import SORTS, list_variants, show, summary_of
 from .provenance import bill_of_materials, build_record
 from .source import open_source
@@ -53,6 +54,14 @@ Build = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON document (tbe-aot schema).")]
 
 
+def _pairs(texts: list[str]) -> dict[str, str]:
+    pairs = dict(text.partition("=")[::2] for text in texts)
+    for text in texts:
+        if "=" not in text:
+            raise AuditError(f"--axis {text!r}: expected NAME=VALUE, such as bucket=128")
+    return pairs
+
+
 def _emit(document: Document, as_json: bool, render: Callable[[], RenderableType]) -> None:
     if as_json:
         typer.echo(document.model_dump_json(indent=1))
@@ -84,12 +93,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the variants of a build and what each costs."""
-    axes = {}
-    for text in axis or []:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise AuditError(f"--axis {text!r}: expected NAME=VALUE, such as bucket=128")
-        axes[name] = value
+    axes = _pairs(axis or [])
     document = list_variants(
         open_source(build), kernel=kernel, arch=arch, axes=axes, sort=sort, left_out=left_out
     )
@@ -176,6 +180,65 @@ def baseline(
     document = check_baseline(manifest, data, str(file))
     _emit(document, as_json, lambda: tables.baseline(document))
     if not document.ok:
+        raise typer.Exit(FOUND)
+
+
+@app.command(name="explain")
+def explain_(
+    build: Build = None,
+    kernel: Annotated[str, typer.Option(help="The kernel that is asked about.")] = "forward",
+    arch: Annotated[
+        str, typer.Option(help="On this arch; the oldest of the build if absent.")
+    ] = "",
+    weights: Annotated[
+        str | None, typer.Option(help="Dtype of the tables: fp16 or float16, ...")
+    ] = None,
+    dim: Annotated[int | None, typer.Option(min=1, help="Elements of a row.")] = None,
+    indices: Annotated[
+        str | None, typer.Option(help="Dtype of the indices: int32 or int64.")
+    ] = None,
+    weighted: Annotated[bool, typer.Option(help="Per-sample weights are given.")] = False,
+    mean: Annotated[
+        bool, typer.Option(help="MEAN rather than SUM; matters for the backward.")
+    ] = False,
+    aligned: Annotated[bool, typer.Option(help="Rows start at multiples of 16 bytes.")] = True,
+    mean_length: Annotated[
+        float | None, typer.Option(min=0, help="Lookups / bags of the call.")
+    ] = None,
+    lookups: Annotated[int | None, typer.Option(min=0, help="Lookups of the call.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Rows of all tables together.")] = None,
+    gradient: Annotated[str | None, typer.Option(help="Dtype of the output's gradient.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="The optimizer: sgd, adam, ...")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Bags of a feature, for the grid.")
+    ] = None,
+    features: Annotated[int, typer.Option(min=1, help="Features of the group, for the grid.")] = 1,
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="The value of an axis itself; repeatable."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say which variant a call takes and why, from the manifest alone; status 1 if there is none."""
+    call = Call(
+        weights=weights,
+        gradient=gradient,
+        indices=indices,
+        dim=dim,
+        weighted=weighted,
+        mean=mean,
+        aligned=aligned,
+        mean_length=mean_length,
+        lookups=lookups,
+        rows=rows,
+        optimizer=optimizer,
+        batch=batch,
+        features=features,
+        axes=_pairs(axis or []),
+    )
+    document = explain(open_source(build).manifest, call, kernel=kernel, arch=arch)
+    _emit(document, as_json, lambda: tables.explained(document))
+    if document.problem:
         raise typer.Exit(FOUND)
 
 

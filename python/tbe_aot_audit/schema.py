@@ -8,10 +8,18 @@ from pydantic.json_schema import models_json_schema
 
 from .compare import BaselineResult, Comparison
 from .document import DOCUMENT_VERSION, Document
+from .explain import Explained
 from .listing import Listing, Shown
 from .verify import Verification
 
-DOCUMENTS: tuple[type[Document], ...] = (Listing, Shown, Verification, Comparison, BaselineResult)
+DOCUMENTS: tuple[type[Document], ...] = (
+    Listing,
+    Shown,
+    Verification,
+    Comparison,
+    BaselineResult,
+    Explained,
+)
 
 
 def documents_schema() -> dict[str, Any]:

@@ -12,6 +12,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from .compare import BaselineResult, ChangedVariant, Comparison
+from .explain import Explained
 from .listing import Listing, Shown
 from .manifest import Variant
 from .metrics import METRICS
@@ -285,6 +286,52 @@ def comparison(document: Comparison) -> RenderableType:
             f" ({hidden} more in --json)" if hidden > 0 else ""
         )
         parts.append(changed(document.changed, title))
+    return Group(*parts)
+
+
+def explained(document: Explained) -> RenderableType:
+    """Which variants a call takes, and why."""
+    parts: list[RenderableType] = [
+        f"[bold]{document.kernel}[/] on {document.arch}, build {document.build_id[:16]}, profile {document.profile}"
+    ]
+    why = Table(show_header=False, box=None, pad_edge=False)
+    for style in ("cyan", "bold", "dim"):
+        why.add_column(style=style)
+    for decision in document.decisions:
+        why.add_row(decision.axis, decision.label, escape(decision.because))
+    for axis in document.open_axes:
+        why.add_row(axis, "open", "nothing that was said decides it")
+    parts.append(why)
+    if document.candidates:
+        columns = ("block", "grid", "regs", "occ. %")
+        made = table("variant", "when", "constants", *columns, left=3)
+        for found in document.candidates:
+            grid = " x ".join(map(str, found.grid)) if found.grid else ""
+            costs = (
+                (str(found.registers), number(found.occupancy or 0)) if found.built else ("", "")
+            )
+            notes = [
+                found.when,
+                "serves this combination too" if found.served_by_another_cell else "",
+            ]
+            notes += [] if found.built else ["[red]left out[/]"]
+            shown_when = "; ".join(filter(None, notes))
+            made.add_row(
+                found.variant, shown_when, _pairs(found.constants), str(found.block), grid, *costs
+            )
+        parts.append(made)
+    if document.alternatives:
+        near = table("one axis away", "", "variant", "regs", "occ. %", left=3)
+        for other in document.alternatives:
+            costs = (
+                (str(other.registers), number(other.occupancy or 0))
+                if other.built
+                else ("left out", "")
+            )
+            near.add_row(other.axis, other.label, other.variant, *costs)
+        parts.append(near)
+    if document.problem:
+        parts.append(f"[bold red]no variant:[/] {escape(document.problem)}")
     return Group(*parts)
 
 
