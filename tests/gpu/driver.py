@@ -7,6 +7,14 @@ from dataclasses import dataclass
 
 # CUfunction_attribute, cuda.h
 MAX_THREADS, SHARED, LOCAL, REGISTERS, BINARY_VERSION, MAX_DYNAMIC_SHARED = 0, 1, 3, 4, 6, 8
+# CUdevice_attribute: of a multiprocessor, and what the system reserves of each block's shared memory.
+DEVICE_ATTRIBUTES = {
+    "threads": 39,
+    "shared_bytes": 81,
+    "registers": 82,
+    "blocks": 106,
+    "reserved_shared_bytes": 111,
+}
 # What a block may have without asking for more.
 PLAIN_SHARED = 48 * 1024
 
@@ -70,6 +78,14 @@ class Driver:
             )
         finally:
             self.call("cuModuleUnload", module)
+
+    def device_attribute(self, name: str) -> int:
+        """One of ``DEVICE_ATTRIBUTES`` of the current device."""
+        device, value = ctypes.c_int(), ctypes.c_int()
+        self.call("cuCtxGetDevice", ctypes.byref(device))
+        attribute = DEVICE_ATTRIBUTES[name]
+        self.call("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+        return value.value
 
     def _attribute(self, function: ctypes.c_void_p, attribute: int) -> int:
         value = ctypes.c_int()

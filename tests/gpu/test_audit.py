@@ -12,7 +12,7 @@ from tbe_aot_audit.pack import Pack
 from tbe_aot_audit.source import Source, open_source
 from tbe_aot_audit.verify import verify
 from tests.gpu import installed
-from tests.gpu.driver import Driver
+from tests.gpu.driver import DEVICE_ATTRIBUTES, Driver
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +70,13 @@ def test_every_variant_s_facts(kernel: str, source: Source, pack: Pack, driver: 
     assert checked == len(installed.built_variants(kernel))
 
 
-def test_the_arch_s_limits_are_the_device_s(source: Source):
+def test_the_arch_s_limits_are_the_device_s(source: Source, driver: Driver):
     limits = source.manifest.archs[installed.arch()].limits
-    device = torch.cuda.get_device_properties(0)
-    assert limits.warps * 32 == device.max_threads_per_multi_processor
-    assert limits.registers == device.regs_per_multiprocessor
-    assert limits.shared_bytes == device.shared_memory_per_multiprocessor
+    found = {name: driver.device_attribute(name) for name in DEVICE_ATTRIBUTES}
+    assert found == {
+        "threads": 32 * limits.warps,
+        "shared_bytes": limits.shared_bytes,
+        "registers": limits.registers,
+        "blocks": limits.blocks,
+        "reserved_shared_bytes": limits.reserved_shared_bytes,
+    }
