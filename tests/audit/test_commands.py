@@ -18,6 +18,7 @@ from tbe_aot_audit.compare import make_baseline
 from tbe_aot_audit.errors import AuditError
 from tbe_aot_audit.manifest import parse_manifest
 from tbe_aot_audit.schema import documents_schema
+from tbe_aot_audit.source import open_source
 from tests.audit.making import LIB, Files, edit_manifest, flipped, write_package, write_wheel
 from tests.unit.aot_build.toy_specs import REPOSITORY
 
@@ -260,3 +261,21 @@ def test_the_installed_build_is_found_without_importing_it(files: Files, tmp_pat
     )
     assert done.returncode == 0, done.stderr + done.stdout
     assert str(tmp_path) in done.stdout
+
+
+def test_a_shell_completes_commands_and_variants(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    package = write_package(tmp_path, files)
+    monkeypatch.setattr(cli, "open_source", lambda _: open_source(package))
+
+    def completed(words: str) -> list[str]:
+        environment = {"_TBE_AOT_COMPLETE": "complete_bash", "COMP_WORDS": words}
+        environment["COMP_CWORD"] = str(len(words.split(" ")) - 1)
+        return CliRunner().invoke(cli.app, [], prog_name="tbe-aot", env=environment).output.split()
+
+    assert completed("tbe-aot ver") == ["verify"]
+    assert completed("tbe-aot show scale__fp16_6") == [
+        "scale__fp16_64_long",
+        "scale__fp16_64_short",
+    ]

@@ -147,7 +147,7 @@ def test_a_cell_that_another_s_variant_serves(files: Files):
 @pytest.mark.parametrize(
     ("call", "kernel", "arch", "says"),
     [
-        (Call(), "scal", "", "kernel 'scal': this build has advance_step, "),
+        (Call(), "scal", "", "kernel 'scal': this build has advance_"),
         (Call(), "forward", "sm80", "arch 'sm80': this build has sm100, sm90"),
         (Call(weights="fp8"), "forward", "", "dtype of the weights 'fp8': allowed are float32"),
         (Call(indices="int16"), "forward", "", "dtype of the indices 'int16': allowed are int32, int64"),
