@@ -278,7 +278,7 @@ def main() -> int:
     built = open_source(lib.parent)
     listing = list_variants(built, sort="registers")
     console.print("The variants with the most registers:")
-    console.print(tables.variants(listing, 10))
+    console.print(tables.variants(listing, 10), soft_wrap=True)
     console.print(tables.summary(summary_of(built)))
     library = (lib / "libtbe_aot.so").stat().st_size
     console.print(f"libtbe_aot.so: {library / tables.MIB:.2f} MiB")

@@ -97,7 +97,12 @@ def list_(
     document = list_variants(
         open_source(build), kernel=kernel, arch=arch, axes=axes, sort=sort, left_out=left_out
     )
-    _emit(document, as_json, lambda: tables.variants(document))
+    if as_json:
+        typer.echo(document.model_dump_json(indent=1))
+        return
+    console = tables.console()
+    console.print(tables.variants(document), soft_wrap=True)
+    console.print(f"{len(document.variants)} variants")
 
 
 @app.command(name="show")

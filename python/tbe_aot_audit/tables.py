@@ -10,10 +10,11 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.table import Table
+from rich.text import Text
 
 from .compare import BaselineResult, ChangedVariant, Comparison
 from .explain import Explained
-from .listing import Listing, Shown
+from .listing import Entry, Listing, Shown
 from .manifest import Variant
 from .metrics import METRICS
 from .verify import MOST_LISTED, Verification
@@ -79,33 +80,47 @@ def summary(listing: Listing) -> RenderableType:
     return Group(*lines, archs)
 
 
-def variants(listing: Listing, most: int | None = None) -> RenderableType:
-    """A row per variant, for the first ``most`` of them."""
-    columns = ("regs", "spill", "smem", "warps", "occ. %", "limited by", "loads", "stores", "KiB")
-    made = table("variant", "arch", *columns, left=2)
-    for entry in listing.variants[:most]:
-        variant, code = entry.variant, entry.variant.code
-        if code is None:
-            made.add_row(variant.name, variant.arch, "[dim]left out[/]")
-            continue
-        made.add_row(
-            variant.name,
-            variant.arch,
-            str(code.registers),
-            _alarm(code.spill_bytes),
-            str(code.shared_bytes + code.static_shared_bytes),
-            str(variant.num_warps),
-            number(code.occupancy.percent),
-            code.occupancy.limited_by,
-            widths(code.sass.global_load_bytes),
-            widths(code.sass.global_store_bytes),
-            f"{code.cubin_bytes / KIB:.1f}",
-        )
-    return Group(made, f"{len(listing.variants)} variants")
+def variants(listing: Listing, most: int | None = None) -> Text:
+    """A line per variant, for the first ``most`` of them; print it with ``soft_wrap``.
+
+    Aligned text rather than a table of rich, which takes a second for a thousand rows, and lines are what other programs read.
+    """
+    head = ("variant", "arch", "regs", "spill", "smem", "warps", "occ. %", "limited by", "loads", "stores", "KiB")  # fmt: skip
+    rows = [head, *map(_row, listing.variants[:most])]
+    widest = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if column in _NUMBERS else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widest, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    text = Text("\n".join(lines))
+    text.stylize("bold", 0, len(lines[0]))
+    return text
 
 
-def _alarm(value: int) -> str:
-    return f"[red]{value}[/]" if value else "0"
+# The columns of `variants` that are aligned to the right.
+_NUMBERS = {2, 3, 4, 5, 6, 10}
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    variant, code = entry.variant, entry.variant.code
+    if code is None:
+        return (variant.name, variant.arch, "", "", "", str(variant.num_warps), "", "left out", "", "", "")  # fmt: skip
+    return (
+        variant.name,
+        variant.arch,
+        str(code.registers),
+        str(code.spill_bytes),
+        str(code.shared_bytes + code.static_shared_bytes),
+        str(variant.num_warps),
+        number(code.occupancy.percent),
+        code.occupancy.limited_by,
+        widths(code.sass.global_load_bytes),
+        widths(code.sass.global_store_bytes),
+        f"{code.cubin_bytes / KIB:.1f}",
+    )
 
 
 def shown(document: Shown) -> RenderableType:
