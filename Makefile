@@ -37,7 +37,7 @@ export SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),17
 .PHONY: help venv artifacts develop demo test wheel audit audit-accept audit-wheel bench lint format sdist matrix clean distclean FORCE
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "$(PYTHON) is older than 3.10: make PYTHON=python3.12 ..."; exit 1; }
@@ -117,7 +117,7 @@ matrix: $(MANIFEST) sdist ## wheels for every Python through cibuildwheel: wheel
 	$(BIN)/python wheels/matrix.py dist/*.tar.gz $(ARTIFACTS) $(DIST)/wheelhouse --torch '$(TORCH)' $(BUILD)
 
 clean: ## remove what was built; keep the cubin cache and the environments
-	rm -rf build/artifacts build/native build/lib* build/bdist* build/temp* build/wheel build/clean dist python/*.egg-info \
+	rm -rf build/artifacts build/audit build/native build/lib* build/bdist* build/temp* build/wheel build/clean dist python/*.egg-info \
 	  python/tbe_aot/lib python/tbe_aot/_launcher*.so python/tbe_aot/_operator_rules.py
 
 distclean: clean ## remove the cubin cache and the environments too

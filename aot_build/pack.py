@@ -27,8 +27,8 @@ from .cache import CubinCache
 from .cubin import CubinRecord
 from .errors import BuildError
 from .files import readable_json, sha256_hex, write_if_changed
-from .plan import Plan
 from .machine_code import MachineCode, machine_code_of
+from .plan import Plan
 from .sass import sass_counts
 from .verify import check_variant
 
