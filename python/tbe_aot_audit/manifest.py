@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     StrictBool,
     StrictInt,
     StrictStr,
@@ -24,6 +26,7 @@ from pydantic import (
 from .errors import AuditError
 
 SCHEMA_VERSION = 2
+Width = Annotated[str, Field(pattern=r"^\d{1,3}$")]
 AxisValue = StrictBool | StrictInt | StrictStr
 
 
@@ -80,8 +83,8 @@ class Sass(Record):
     """Instructions by what they do; global loads and stores by bytes a lane."""
 
     instructions: int
-    global_load_bytes: dict[str, int]
-    global_store_bytes: dict[str, int]
+    global_load_bytes: dict[Width, int]
+    global_store_bytes: dict[Width, int]
     local_loads: int
     local_stores: int
     shared_loads: int
@@ -143,6 +146,11 @@ class Variant(Record):
         return value
 
 
+def _holds(values: list[AxisValue], value: AxisValue) -> bool:
+    """Whether a value is there; True is not 1."""
+    return any(type(other) is type(value) and other == value for other in values)
+
+
 class Kernel(Record):
     """One kernel: axes, parameters, the table of cells, and its variants on every arch."""
 
@@ -157,6 +165,25 @@ class Kernel(Record):
     cells: list[int]
     excluded: list[ExcludedCell]
     variants: list[Variant]
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Kernel:
+        # What the rest of this package takes for granted; whether cells lead where they should is a check of `verify`.
+        for axis in self.axes:
+            if not axis.values or not len(axis.values) == len(axis.labels) == len(set(axis.labels)):
+                raise ValueError(f"axis {axis.name} has not one label for each value")
+        count = math.prod(len(axis.values) for axis in self.axes)
+        if len(self.cells) != count:
+            raise ValueError(f"it has {len(self.cells)} cells, its axes {count} combinations")
+        values = {axis.name: axis.values for axis in self.axes}
+        for variant in self.variants:
+            if variant.axes.keys() != values.keys() or any(
+                not _holds(values[name], value) for name, value in variant.axes.items()
+            ):
+                raise ValueError(f"the axes of {variant.name} are not those of the kernel")
+            if not 0 <= variant.cell < count or not set(self.constants) <= variant.constants.keys():
+                raise ValueError(f"{variant.name} lacks a cell or a constant of its kernel")
+        return self
 
     def on(self, arch: str) -> list[Variant]:
         """The variants of an arch, in the order of the plan."""
@@ -226,6 +253,16 @@ class Manifest(Record):
     toolchain: Toolchain
     archs: dict[str, Arch]
     kernels: dict[str, Kernel]
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Manifest:
+        if not self.archs:
+            raise ValueError("it has no arch")
+        for name, kernel in self.kernels.items():
+            for variant in kernel.variants:
+                if variant.arch not in self.archs:
+                    raise ValueError(f"{variant.name} of {name} is for {variant.arch}, not an arch")
+        return self
 
     @cached_property
     def variants(self) -> list[tuple[str, Variant]]:

@@ -15,15 +15,20 @@ from hypothesis import strategies as st
 
 from aot_build.cubin import read_params, read_resource_usage
 from aot_build.pack import ENTRY, HEADER, decode_index, encode_pack
-from tbe_aot_audit.compare import make_baseline, read_baseline
+from tbe_aot_audit.compare import compare, make_baseline, read_baseline
 from tbe_aot_audit.cubin import read_cubin
 from tbe_aot_audit.elf import Elf
 from tbe_aot_audit.errors import AuditError
+from tbe_aot_audit.explain import Call, explain
 from tbe_aot_audit.library import read_library
+from tbe_aot_audit.listing import list_variants, show
 from tbe_aot_audit.manifest import computed_build_id, parse_manifest
 from tbe_aot_audit.pack import parse_pack
 from tbe_aot_audit.record import read_record
-from tests.audit.making import LIB, Files
+from tbe_aot_audit.report import make_report
+from tbe_aot_audit.source import open_source
+from tbe_aot_audit.verify import verify
+from tests.audit.making import LIB, Files, write_package
 
 MANY = settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -230,6 +235,32 @@ def test_fuzzed_manifests(files: Files, data):
         target = target[key]
     target[path[-1]] = data.draw(JSON)
     tolerant(lambda made: parse_manifest(made, "manifest.json"), json.dumps(document).encode())
+
+
+@settings(MANY, max_examples=120)
+@given(data=st.data())
+def test_whatever_the_manifest_says_every_command_ends_in_words(files: Files, tmp_path: Path, data):
+    document = json.loads(files[f"{LIB}manifest.json"])
+    path = data.draw(st.sampled_from(list(places_in(document))[1:]))
+    target = document
+    for key in path[:-1]:
+        target = target[key]
+    # Of the same kind more often than not: what is of another kind is found when it is read.
+    same = st.sampled_from([0, 1, -1, 2**40, "fp16", "sm90", True]) | JSON
+    target[path[-1]] = data.draw(same)
+    changed_files = {**files, f"{LIB}manifest.json": json.dumps(document).encode()}
+    source = open_source(write_package(tmp_path, changed_files))
+    for ask in (
+        verify,
+        lambda asked: list_variants(asked, sort="size"),
+        lambda asked: show(asked, "scale__fp16_256_long"),
+        lambda asked: explain(asked.manifest, Call(axes={"dtype": "fp16"}), kernel="scale"),
+        make_report,
+        lambda asked: compare(asked.manifest, asked.manifest, ("a", "b")),
+        lambda asked: make_baseline(asked.manifest),
+    ):
+        with contextlib.suppress(AuditError):
+            ask(source)
 
 
 @MANY
