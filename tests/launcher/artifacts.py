@@ -72,7 +72,7 @@ def _write_pack(plan: Plan, arch: str, folder: Path) -> PackReport:
         size=len(data),
         blobs=sorted(cubins),
         records=records,
-        global_load_bytes={},
+        machine_code={},
     )
 
 

@@ -17,7 +17,8 @@ PYTHON = {
     "kernel_specs": {"triton", "common"},
     "aot_build": {"jinja2", "ninja", "pybind11", "pydantic", "pydantic_core", "rich", "tomli"}
     | {"triton", "typer"},
-    "python/tbe_aot": {"torch", "rich", "typer"},
+    "python/tbe_aot": {"torch"},
+    "python/tbe_aot_audit": {"pydantic", "rich", "typer"},
 }
 # Triton takes over a second to import; a build that finds everything done shall not wait for it.
 IMPORTS_TRITON = {"aot_build/triton_compiler.py"}
