@@ -107,8 +107,8 @@ Plan plan_transpose(const TransposeRequest& request, const Layout& layout,
 
 enum class Optimizer : int32_t;  // core/optimizers.h
 
-// How rows with long runs are updated: the sums of chunks and the step in one launch or in two, with
-// equal bits. kAuto: in one where the optimizer has a kernel for that.
+// How rows with long runs are updated: the sums of chunks and the step in one launch or in two,
+// with equal bits. kAuto: in one where the optimizer has a kernel for that.
 enum class LongRuns : int32_t { kAuto = 0, kFused = 1, kTwoLaunches = 2 };
 
 struct BackwardUpdateRequest {

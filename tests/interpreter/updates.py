@@ -352,7 +352,10 @@ class Update:
             runs = (inputs.run_starts, inputs.run_rows, inputs.run_slots, begins)
             chunks = (inputs.chunk_starts, inputs.chunk_runs)
             moments = (state.momentum1, state.momentum2, rate, state.step, scale, found, seed)
-            axes_of_lookups = {"gradient_dtype": problem.gradient_dtype, "factored": problem.factored}
+            axes_of_lookups = {
+                "gradient_dtype": problem.gradient_dtype,
+                "factored": problem.factored,
+            }
             fused_call = KernelCall(
                 "sum_and_update_long_runs",
                 (programs, 1),
