@@ -352,7 +352,7 @@ class Update:
             runs = (inputs.run_starts, inputs.run_rows, inputs.run_slots, begins)
             chunks = (inputs.chunk_starts, inputs.chunk_runs)
             moments = (state.momentum1, state.momentum2, rate, state.step, scale, found, seed)
-            axes_of_lookups = {
+            axes_of_lookups: dict[str, Any] = {
                 "gradient_dtype": problem.gradient_dtype,
                 "factored": problem.factored,
             }
