@@ -83,6 +83,9 @@ def sum_and_update_long_runs_kernel(
     end = tl.where(tl.load(found_inf, mask=checked != 0, other=0.0) != 0, first, end)
     scale = load_scale(gradient_scale, scaled)
     limit = clip_limit(clip, scale)
+    # Outside the loop, as in update_long_runs: where a product is made decides what it is fused with.
+    unscale = 1.0 / scale
+    rate = tl.load(learning_rate)
     stride = partial_stride.to(tl.int64)
     column = tl.arange(0, BUCKET)
     for chunk_slot in range(tl.program_id(0), chunk_slots, tl.num_programs(0)):
@@ -131,13 +134,13 @@ def sum_and_update_long_runs_kernel(
                     total = sum_partials(partials, first_slot, chunks, stride, column, PARTIALS)
                 value = rowwise(
                     value,
-                    total * (1.0 / scale),
+                    total * unscale,
                     state,
                     momentum1,
                     row,
                     live,
                     dim,
-                    tl.load(learning_rate),
+                    rate,
                     eps,
                     l2_decay,
                     decoupled_decay,
