@@ -6,19 +6,13 @@ A chunk is CHUNK consecutive lookups of a run in sorted order; a run's last chun
 2 * CHUNK - 1. The chunk that starts at position j has the slot j // CHUNK, which no other chunk can have: nothing is
 counted or compacted. Sums are still multiplied by ``gradient_scale``; columns past the dim are 0.
 
-A program takes one chunk at a time, ROWS lookups a step; row r of the tile sums the lookups r, r + ROWS, ..., and the
-rows are added in a fixed tree: a chunk's bits depend on its lookups alone.
+A program takes one chunk at a time, as `common.chunks` says: a chunk's bits depend on its lookups alone.
 """
 
 import triton
 import triton.language as tl
-from common.gradients import (
-    clip_limit,
-    load_factors,
-    load_gradients,
-    load_scale,
-    share_of_lookups,
-)
+from common.chunks import sum_chunk
+from common.gradients import clip_limit, load_scale
 from common.overlap import begin, wait_for_previous
 
 
@@ -65,18 +59,21 @@ def sum_chunks_kernel(
             start = tl.load(chunk_starts + chunk_slot)
             stop = tl.load(run_starts + run + 1)
             stop = tl.where(stop - start < 2 * CHUNK, stop, start + CHUNK)
-            dim = tl.load(features + tl.load(run_slots + run).to(tl.int64) * 8 + 3)
-            in_row = (column < dim // UNIT * UNIT)[None, :]
-            lookup = start + tl.arange(0, ROWS)
-            total = tl.zeros([ROWS, BUCKET], tl.float32)
-            for _ in range(start, stop, ROWS * UNROLL):
-                for _ in tl.static_range(UNROLL):
-                    live = lookup < stop
-                    position = tl.load(positions + lookup, mask=live, other=0)
-                    gradients = load_gradients(gradient, position, live, in_row, column, UNIT)
-                    factor = load_factors(factors, lookup, live, FACTORED)
-                    total += share_of_lookups(gradients, factor, limit, FACTORED)
-                    lookup += ROWS
+            total = sum_chunk(
+                gradient,
+                features,
+                positions,
+                factors,
+                tl.load(run_slots + run),
+                start,
+                stop,
+                limit,
+                column,
+                FACTORED,
+                UNIT,
+                ROWS,
+                UNROLL,
+            )
             partial = tl.multiple_of(chunk_slot * stride, 16)
-            tl.store(partials + partial + column, tl.sum(total, axis=0))
+            tl.store(partials + partial + column, total)
     wait_for_previous(overlap)

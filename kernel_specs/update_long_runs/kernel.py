@@ -4,12 +4,13 @@
     row, state = optimizer(row, g, state)
 
 `sum_chunks` made the partial sums; the chunks of a run have consecutive slots, so a program that finds the first one
-has found all. ROWS partial sums a step, added in a fixed tree: a row's bits depend on its run alone. The sums are
-still multiplied by ``gradient_scale`` and divided by it here. fp32 arithmetic; the row is rounded once.
+has found all. They are added in their order: a row's bits depend on its run alone. The sums are still multiplied by
+``gradient_scale`` and divided by it here. fp32 arithmetic; the row is rounded once.
 """
 
 import triton
 import triton.language as tl
+from common.chunks import sum_partials
 from common.gradients import load_scale
 from common.optimizers.choose import load_state, load_step, updated_rows
 from common.overlap import begin, wait_for_previous
@@ -51,7 +52,7 @@ def update_long_runs_kernel(
     BUCKET: tl.constexpr,
     ALIGNED: tl.constexpr,
     OPTIMIZER: tl.constexpr,
-    ROWS: tl.constexpr,
+    PARTIALS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     # 16 bytes of weights in elements: what divides an aligned launch's rows and dims.
@@ -81,17 +82,10 @@ def update_long_runs_kernel(
                 position = element[:, None] + column[None, :]
                 value = tl.load(weights + position, mask=mask, other=0.0).to(tl.float32)
                 state = load_state(momentum1, row, live, adagrad, OPTIMIZER)
-                chunk = tl.arange(0, ROWS)
-                total = tl.zeros([ROWS, BUCKET], tl.float32)
-                for _ in range(0, chunks, ROWS):
-                    partial = (
-                        tl.multiple_of((chunk_slot + chunk) * stride, 16)[:, None] + column[None, :]
-                    )
-                    total += tl.load(partials + partial, mask=(chunk < chunks)[:, None], other=0.0)
-                    chunk += ROWS
+                total = sum_partials(partials, chunk_slot, chunks, stride, column, PARTIALS)
                 value = updated_rows(
                     value,
-                    tl.sum(total, axis=0)[None, :] * unscale,
+                    total * unscale,
                     state,
                     momentum1,
                     momentum2,
@@ -109,6 +103,7 @@ def update_long_runs_kernel(
                     decoupled_decay,
                     adagrad,
                     OPTIMIZER,
+                    FIXED_ORDER=True,
                 )
                 store_rows(
                     weights, position, value, mask, row, column, rounding_seed, stochastic, ""

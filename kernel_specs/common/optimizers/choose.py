@@ -49,6 +49,7 @@ def updated_rows(
     decoupled_decay,
     adagrad,
     OPTIMIZER: tl.constexpr,
+    FIXED_ORDER: tl.constexpr = False,
 ):
     """One step of the optimizer: ``weights`` [rows, columns] fp32 after it. Its state changes in place.
 
@@ -70,6 +71,7 @@ def updated_rows(
             l2_decay,
             decoupled_decay,
             adagrad,
+            FIXED_ORDER,
         )
     elif OPTIMIZER == "adagrad":
         return adagrad_formula(

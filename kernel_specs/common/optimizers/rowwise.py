@@ -3,6 +3,9 @@
 import triton
 import triton.language as tl
 
+# Of a row of 2048 columns.
+MOST_HALVINGS = tl.constexpr(11)
+
 
 @triton.jit
 def load_rowwise_state(momentum1, row, live, adagrad):
@@ -14,6 +17,20 @@ def load_rowwise_state(momentum1, row, live, adagrad):
 def with_state(live, adagrad):
     """[rows]: those that have a state."""
     return live & ((tl.zeros(live.shape, tl.int32) + adagrad) != 0)
+
+
+@triton.jit
+def sum_in_pairs(row):
+    """[1]: the sum of a row [1, columns], the halves added, then the halves of that, and so on.
+
+    `tl.sum` adds in an order that follows the block's layout, which the compiler chooses by what else is in the kernel.
+    Of two numbers there is one sum.
+    """
+    left = tl.reshape(row, [row.shape[1]])
+    for _ in tl.static_range(MOST_HALVINGS):
+        if left.shape[0] > 1:
+            left = tl.sum(tl.reshape(left, [2, left.shape[0] // 2]), axis=0)
+    return left
 
 
 @triton.jit
@@ -30,6 +47,7 @@ def rowwise(
     l2_decay,
     decoupled_decay,
     adagrad,
+    FIXED_ORDER: tl.constexpr = False,
 ):
     """Updated rows [rows, columns] fp32; ``momentum`` becomes momentum1[row] in place.
 
@@ -38,14 +56,15 @@ def rowwise(
     both:    w = (1 - mult * l2 - lr * decoupled) * w - mult * g
 
     Which of the two is a run-time choice without a branch: loads do not move above a branch. SGD has no state and
-    touches none.
+    touches none. FIXED_ORDER, for a single row, gives the same bits in every kernel: see `sum_in_pairs`.
     """
     stateful = with_state(live, adagrad)
     statistic = gradient + l2_decay * weights
     # fma with 0 is a product that stays one: joined with the sum over lanes, as ptxas would where a lane has one column,
     # it makes each lane of a row round its own product last, and the lanes do not agree on the sum.
     square = tl.fma(statistic, statistic, 0.0)
-    momentum += tl.sum(square, axis=1) / dim.to(tl.float32)
+    total = sum_in_pairs(square) if FIXED_ORDER else tl.sum(square, axis=1)
+    momentum += total / dim.to(tl.float32)
     tl.store(momentum1 + row, momentum, mask=stateful)
     mult = tl.where(stateful, learning_rate / (tl.sqrt_rn(momentum) + eps), learning_rate)
     kept = 1.0 - mult * l2_decay - learning_rate * decoupled_decay
