@@ -204,13 +204,11 @@ class Update {
   template <typename Args>
   Args common_args(const Group& group) const {
     Args args{};
-    args.gradient_scale = request_.gradient_scale;
     args.features = request_.features;
     args.run_starts = section(format_.run_starts);
     args.run_slots = section(format_.run_slots);
     args.run_begins = section(format_.run_begins + group.first_slot);
     args.group_slots = static_cast<int32_t>(group.features.feature_count);
-    args.scaled = request_.gradient_scale != nullptr ? 1 : 0;
     return args;
   }
 
@@ -228,6 +226,8 @@ class Update {
     args.gradient = request_.gradient;
     args.positions = section(format_.positions);
     args.factors = section(format_.factors);
+    args.gradient_scale = request_.gradient_scale;
+    args.scaled = request_.gradient_scale != nullptr ? 1 : 0;
     args.clip = request_.clip > 0 ? request_.clip : std::numeric_limits<float>::infinity();
   }
 

@@ -1,5 +1,7 @@
 #include "ops/backward.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/launcher.h"
@@ -185,7 +187,10 @@ BackwardUpdateRequest describe_update(BoxedArguments& boxed,
   const auto decay = static_cast<float>(in.weight_decay);
   request.l2_decay = in.weight_decay_mode == "l2" ? decay : 0.0f;
   request.decoupled_decay = in.weight_decay_mode == "decoupled" ? decay : 0.0f;
-  request.clip = static_cast<float>(in.gradient_clip);
+  // A bound that fp32 has not is one all the same; 0 would be none.
+  request.clip = in.gradient_clip > 0 ? std::max(static_cast<float>(in.gradient_clip),
+                                                 std::numeric_limits<float>::denorm_min())
+                                      : 0.0f;
   return request;
 }
 

@@ -20,13 +20,14 @@ def sum_chunk(
     start,
     stop,
     limit,
+    unscale,
     column,
     FACTORED: tl.constexpr,
     UNIT: tl.constexpr,
     ROWS: tl.constexpr,
     UNROLL: tl.constexpr,
 ):
-    """[columns] fp32: the sum over lookups start .. stop of factor * clamp(gradient); 0 past the dim.
+    """[columns] fp32: the sum over lookups start .. stop of factor * unscale * clamp(gradient); 0 past the dim.
 
     ROWS lookups a step; row r of the tile sums the lookups r, r + ROWS, ..., and the rows are added in a fixed tree.
     ``slot`` is the run's row of ``features``.
@@ -41,7 +42,7 @@ def sum_chunk(
             position = tl.load(positions + lookup, mask=live, other=0)
             gradients = load_gradients(gradient, position, live, in_row, column, UNIT)
             factor = load_factors(factors, lookup, live, FACTORED)
-            total += share_of_lookups(gradients, factor, limit, FACTORED)
+            total += share_of_lookups(gradients, factor, limit, unscale, FACTORED)
             lookup += ROWS
     return tl.sum(total, axis=0)
 

@@ -37,9 +37,13 @@ def load_factors(factors, lookup, live, FACTORED: tl.constexpr):
 
 
 @triton.jit
-def share_of_lookups(gradients, factor, limit, FACTORED: tl.constexpr):
-    """[lookups, columns] fp32: loaded gradients, clamped to ``limit``, times ``factor`` [lookups]; NaN stays NaN."""
+def share_of_lookups(gradients, factor, limit, unscale, FACTORED: tl.constexpr):
+    """[lookups, columns] fp32: loaded gradients, clamped to ``limit``, times ``unscale`` and ``factor`` [lookups].
+
+    NaN stays NaN. Each is unscaled before it is added: the sum of what is still scaled may be too large for fp32. That
+    costs nothing, product and sum are one instruction.
+    """
     value = tl.clamp(gradients.to(tl.float32), -limit, limit, propagate_nan=tl.PropagateNan.ALL)
     if FACTORED:
-        value *= factor[:, None]
-    return value
+        return value * (factor * unscale)[:, None]
+    return value * unscale

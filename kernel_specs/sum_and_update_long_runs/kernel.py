@@ -105,6 +105,7 @@ def sum_and_update_long_runs_kernel(
                 start,
                 stop,
                 limit,
+                unscale,
                 column,
                 FACTORED,
                 GRADIENT_UNIT,
@@ -134,7 +135,7 @@ def sum_and_update_long_runs_kernel(
                     total = sum_partials(partials, first_slot, chunks, stride, column, PARTIALS)
                 value = rowwise(
                     value,
-                    total * unscale,
+                    total,
                     state,
                     momentum1,
                     row,

@@ -1,10 +1,10 @@
 """Partial sums of the gradients of rows that at least CHUNK lookups use.
 
-    partials[slot] = sum over the chunk's lookups i of factor_i * clamp(gradient[positions_i : positions_i + D])
+    partials[slot] = sum over the chunk's lookups i of factor_i * clamp(gradient[positions_i : positions_i + D] / gradient_scale)
 
 A chunk is CHUNK consecutive lookups of a run in sorted order; a run's last chunk also takes the rest, and so has up to
 2 * CHUNK - 1. The chunk that starts at position j has the slot j // CHUNK, which no other chunk can have: nothing is
-counted or compacted. Sums are still multiplied by ``gradient_scale``; columns past the dim are 0.
+counted or compacted. Columns past the dim are 0.
 
 A program takes one chunk at a time, as `common.chunks` says: a chunk's bits depend on its lookups alone.
 """
@@ -50,7 +50,9 @@ def sum_chunks_kernel(
     begin(overlap)
     first = tl.load(run_begins)
     end = tl.load(run_begins + group_slots)
-    limit = clip_limit(clip, load_scale(gradient_scale, scaled))
+    scale = load_scale(gradient_scale, scaled)
+    limit = clip_limit(clip, scale)
+    unscale = 1.0 / scale
     stride = partial_stride.to(tl.int64)
     column = tl.arange(0, BUCKET)
     for chunk_slot in range(tl.program_id(0), chunk_slots, tl.num_programs(0)):
@@ -68,6 +70,7 @@ def sum_chunks_kernel(
                 start,
                 stop,
                 limit,
+                unscale,
                 column,
                 FACTORED,
                 UNIT,

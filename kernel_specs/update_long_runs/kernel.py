@@ -4,14 +4,12 @@
     row, state = optimizer(row, g, state)
 
 `sum_chunks` made the partial sums; the chunks of a run have consecutive slots, so a program that finds the first one
-has found all. They are added in their order: a row's bits depend on its run alone. The sums are still multiplied by
-``gradient_scale`` and divided by it here. fp32 arithmetic; the row is rounded once.
+has found all. They are added in their order: a row's bits depend on its run alone. fp32 arithmetic; the row is rounded once.
 """
 
 import triton
 import triton.language as tl
 from common.chunks import sum_partials
-from common.gradients import load_scale
 from common.optimizers.choose import load_state, load_step, updated_rows
 from common.overlap import begin, wait_for_previous
 from common.table_rows import columns_of_rows, find_rows, store_rows
@@ -25,7 +23,6 @@ def update_long_runs_kernel(
     momentum2,  # fp32, a number per weight
     learning_rate,  # [1] fp32
     step,  # [1] int64, number of this update; read by adam
-    gradient_scale,  # [1] fp32, read if scaled
     found_inf,  # [1] fp32, read if checked: nothing changes unless it is 0
     rounding_seed,  # [1] int64, read if stochastic
     features,  # [T, 8] int64
@@ -44,7 +41,6 @@ def update_long_runs_kernel(
     l2_decay,
     decoupled_decay,
     adagrad,  # row-wise Adagrad rather than SGD
-    scaled,
     checked,
     stochastic,  # rows are rounded by chance
     overlap,  # see common.overlap
@@ -64,7 +60,6 @@ def update_long_runs_kernel(
     end = tl.where(tl.load(found_inf, mask=checked != 0, other=0.0) != 0, first, end)
     rate = tl.load(learning_rate)
     count = load_step(step, OPTIMIZER)
-    unscale = 1.0 / load_scale(gradient_scale, scaled)
     stride = partial_stride.to(tl.int64)
     column = tl.arange(0, BUCKET)
     for chunk_slot in range(tl.program_id(0), chunk_slots, tl.num_programs(0)):
@@ -85,7 +80,7 @@ def update_long_runs_kernel(
                 total = sum_partials(partials, chunk_slot, chunks, stride, column, PARTIALS)
                 value = updated_rows(
                     value,
-                    total * unscale,
+                    total,
                     state,
                     momentum1,
                     momentum2,

@@ -4,8 +4,8 @@
     row, state = optimizer(row, g, state)
 
 A run is the lookups of one row, side by side in sorted order: ``run_starts[r] .. run_starts[r + 1]``. Longer runs are
-left to `sum_chunks` and `update_long_runs`. Gradients are clamped and summed as they come, multiplied by
-``gradient_scale``; the sum is divided by it. fp32 arithmetic; the row is rounded once.
+left to `sum_chunks` and `update_long_runs`. Gradients are clamped as they come, multiplied by
+``gradient_scale``, and divided by it before they are added. fp32 arithmetic; the row is rounded once.
 
 A program owns RUNS runs at a time, in lockstep, and goes on to the tile ``num_programs`` further. A row's bits depend
 on its run alone, not on its neighbours in the tile. What describes the next tile, its first positions too, is loaded
@@ -111,7 +111,7 @@ def update_short_runs_kernel(
         position = tl.load(positions + lookup, mask=live & (lookup < stop), other=0)
         tl.debug_barrier()
         # Added to 0, as all others are: a sum of -0 would tell how many steps the neighbours made it take.
-        total = 0.0 + share_of_lookups(gradients, factor, limit, FACTORED)
+        total = 0.0 + share_of_lookups(gradients, factor, limit, unscale, FACTORED)
         for _ in range(1, tl.max(tl.where(live, stop - start, 0), axis=0), UNROLL):
             for _ in tl.static_range(UNROLL):
                 used = live & (lookup < stop)
@@ -119,14 +119,14 @@ def update_short_runs_kernel(
                 factor = load_factors(factors, lookup, used, FACTORED)
                 lookup += 1
                 position = tl.load(positions + lookup, mask=live & (lookup < stop), other=0)
-                total += share_of_lookups(gradients, factor, limit, FACTORED)
+                total += share_of_lookups(gradients, factor, limit, unscale, FACTORED)
         # Not before the sum, whose registers all of these would take.
         position = tl.load(positions + next_start, mask=exists, other=0)
         next_row = tl.load(run_rows + next_run, mask=exists, other=0)
         next_slot = tl.load(run_slots + next_run, mask=exists, other=0)
         value = updated_rows(
             value.to(tl.float32),
-            total * unscale,
+            total,
             state,
             momentum1,
             momentum2,

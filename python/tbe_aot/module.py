@@ -101,7 +101,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         pooling: str = "sum",
         bounds_check: str = "warning",
         optimizer: Optimizer | None = None,
-        frozen: Sequence[str] = (),
+        frozen: Iterable[str] = (),
         gradient_clip: float = 0.0,
         deferred: bool = False,
         hoist_transpose: bool = False,
@@ -112,7 +112,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         _expect("pooling", pooling, POOLINGS)
         _expect("bounds_check", bounds_check, BOUNDS_CHECKS)
         _expect("output_dtype", output_dtype, OUTPUT_DTYPES)
-        tables = tuple(tables)
+        tables, frozen = tuple(tables), tuple(frozen)
         feature_tables = None if feature_tables is None else tuple(feature_tables)
         self.table_specs = tables
         self.feature_tables = feature_tables or tuple(table.name for table in tables)
@@ -378,9 +378,11 @@ class TableBatchedEmbeddingBags(nn.Module):
             None if flag is None else flag.reshape(1).float()
             for flag in (gradient_scale, found_inf)
         )
-        for pending in self.pending_updates:
+        while self.pending_updates:
+            pending = self.pending_updates[0]
             self._update(pending.grad_output, pending.batch, scale, found)
-        self.pending_updates.clear()
+            # Only what is applied goes: after an error the next step begins with the update that failed.
+            self.pending_updates.pop(0)
 
     def deferred_step(self) -> DeferredStep:
         """``step`` as an optimizer for ``torch.amp.GradScaler.step``."""
@@ -391,9 +393,12 @@ class TableBatchedEmbeddingBags(nn.Module):
 
         Raises:
             RuntimeError: the module has no optimizer.
+            ValueError: a tensor has another number of elements.
         """
         if self.optimizer is None:
             raise RuntimeError("the module has no optimizer: it has no learning rate")
+        if isinstance(value, torch.Tensor) and value.numel() != 1:
+            raise ValueError(f"the learning rate has {value.numel()} elements, expected 1")
         rate = self.learning_rate.data  # A compiled backward may hold the tensor and its version.
         if isinstance(value, torch.Tensor):
             # Unlike copy_, it does not wait for the device when the value is on the CPU.

@@ -134,5 +134,5 @@ class Adam(_WithEps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not all(0 <= beta < 1 for beta in self.betas):
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas is {self.betas}, expected two numbers of at least 0, below 1")

@@ -109,6 +109,25 @@ def test_what_is_not_finite_reaches_the_row(
     assert finite[:, 4:].all()
 
 
+@pytest.mark.parametrize("uses", [(8, 1), (300, 1)])
+@pytest.mark.parametrize(
+    ("gradient", "scale", "clip"), [(1e38, 1e30, inf), (3e38, 3e38, 1.0), (1e-35, 1e-37, inf)]
+)
+def test_gradients_are_unscaled_before_they_are_summed(
+    triton_interpreter: Interpreter,
+    gradient: float,
+    scale: float,
+    clip: float,
+    uses: tuple[int, ...],
+) -> None:
+    problem = Problem(
+        (Table(16, uses),), SGD, gradient_value=gradient, gradient_scale=scale, clip=clip
+    )
+    update = Update(problem)
+    update.check(update.run(triton_interpreter))
+    update.check(update.run_fused(triton_interpreter)[0])
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)
 @pytest.mark.parametrize("found_inf", [0.0, 1.0, nan])
 def test_found_inf(triton_interpreter: Interpreter, optimizer: Optimizer, found_inf: float) -> None:

@@ -405,9 +405,10 @@ class Update:
                     "update_long_runs",
                     (programs, 1),
                     (
-                        *(state.weights, state.partials, *moments, self.features),
+                        *(state.weights, state.partials, state.momentum1, state.momentum2),
+                        *(rate, state.step, found, seed, self.features),
                         *(*runs, *chunks, count, chunk_slots, stride, optimizer.eps),
-                        *(*betas, *decays, adagrad, int(scaled), int(checked), stochastic, overlap),
+                        *(*betas, *decays, adagrad, int(checked), stochastic, overlap),
                     ),
                     constants_of("update_long_runs", **axes),
                 )

@@ -678,3 +678,54 @@ def test_construction_refuses(make, message):
 
 def test_repr_shows_the_optimizer():
     assert "optimizer=SGD(lr=0.1" in repr(bags(SGD(lr=0.1)))
+
+
+def test_frozen_may_be_any_iterable() -> None:
+    specs = [tbe_aot.TableSpec("a", 8, 4), tbe_aot.TableSpec("b", 8, 4)]
+    bags = tbe_aot.TableBatchedEmbeddingBags(
+        specs, optimizer=tbe_aot.SGD(lr=1.0), frozen=(name for name in ["a"])
+    )
+    before = {name: table.clone() for name, table in bags.table_views().items()}
+    bags(torch.tensor([1, 2]), torch.arange(3)).sum().backward()
+    assert torch.equal(bags.table("a"), before["a"])
+    assert not torch.equal(bags.table("b"), before["b"])
+
+
+def test_a_step_that_failed_goes_on_where_it_stopped() -> None:
+    bags = tbe_aot.TableBatchedEmbeddingBags(
+        [tbe_aot.TableSpec("a", 8, 4)],
+        optimizer=tbe_aot.SGD(lr=1.0),
+        deferred=True,
+        bounds_check="none",
+    )
+    before = bags.table("a").clone()
+    for row in (1, 2):
+        bags(torch.tensor([row]), torch.arange(2)).sum().backward()
+    bags.pending_updates[1].batch.indices.fill_(77)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="77"):
+            bags.step()
+        assert torch.equal(bags.table("a")[1], before[1] - 1)
+    bags.pending_updates[0].batch.indices.fill_(2)
+    bags.step()
+    assert torch.equal(bags.table("a")[2], before[2] - 1)
+    assert not bags.pending_updates
+
+
+def test_wrong_numbers_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected two numbers"):
+        tbe_aot.Adam(betas=(0.9, 0.99, 0.999))  # type: ignore[arg-type]  # the point
+    bags = tbe_aot.TableBatchedEmbeddingBags(
+        [tbe_aot.TableSpec("a", 8, 4)], optimizer=tbe_aot.SGD(lr=1.0)
+    )
+    with pytest.raises(ValueError, match="2 elements, expected 1"):
+        bags.set_learning_rate(torch.ones(2))
+
+
+def test_a_clip_that_fp32_has_not_clips() -> None:
+    bags = tbe_aot.TableBatchedEmbeddingBags(
+        [tbe_aot.TableSpec("a", 8, 4)], optimizer=tbe_aot.SGD(lr=1.0), gradient_clip=1e-46
+    )
+    before = bags.table("a").clone()
+    bags(torch.tensor([1]), torch.arange(2)).sum().backward()
+    torch.testing.assert_close(bags.table("a"), before, rtol=0, atol=1e-44)
