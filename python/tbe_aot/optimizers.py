@@ -134,5 +134,6 @@ class Adam(_WithEps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+        betas: tuple[float, ...] = self.betas
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas is {self.betas}, expected two numbers of at least 0, below 1")
