@@ -172,7 +172,7 @@ class Training:
             transposed.append(transpose(s))
             return output
 
-        def update(s: int, **options: torch.Tensor | str) -> None:
+        def update(s: int, **options: torch.Tensor) -> None:
             torch.ops.tbe_aot.backward_update(
                 gradients[s],
                 weights,
@@ -192,8 +192,6 @@ class Training:
             "hoisted": Step(
                 forward_and_transpose, lambda _, s: update(s, transposed=transposed.pop())
             ),
-            "fused": Step(forward, lambda _, s: update(s, long_runs="fused")),
-            "two launches": Step(forward, lambda _, s: update(s, long_runs="two_launches")),
             "stochastic": Step(forward, lambda _, s: update(s, rounding_seed=seed)),
         }
 

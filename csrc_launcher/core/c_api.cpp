@@ -110,10 +110,6 @@ int tbe_aot_partials_bytes(int64_t lookups, const int64_t* layout, size_t layout
       [&] { *bytes = tbe_aot::partials_bytes(lookups, tbe_aot::Layout(layout, layout_size)); });
 }
 
-int tbe_aot_counters_bytes(const tbe_aot::BackwardUpdateRequest* request, int64_t* bytes) {
-  return guarded([&] { *bytes = tbe_aot::counters_bytes(*request); });
-}
-
 int tbe_aot_plan_check_bounds(const tbe_aot::CheckBoundsRequest* request, tbe_aot_plan** plan) {
   return guarded([&] {
     auto made = std::make_unique<tbe_aot_plan>();

@@ -6,7 +6,6 @@
 #include "core/kernel_lookup.h"
 #include "core/launch_chain.h"
 #include "core/launch_limits.h"
-#include "core/long_runs.h"
 #include "core/optimizers.h"
 #include "core/planner.h"
 #include "core/transpose_launches.h"
@@ -17,15 +16,9 @@ namespace tbe_aot {
 namespace {
 
 using generated::kAdvanceCountersKernel;
-using generated::kSumAndUpdateLongRunsKernel;
 using generated::kSumChunksKernel;
 using generated::kUpdateLongRunsKernel;
 using generated::kUpdateShortRunsKernel;
-using generated::SumAndUpdateLongRunsAligned;
-using generated::SumAndUpdateLongRunsBucket;
-using generated::SumAndUpdateLongRunsFactored;
-using generated::SumAndUpdateLongRunsGradientDtype;
-using generated::SumAndUpdateLongRunsWeightDtype;
 using generated::SumChunksAligned;
 using generated::SumChunksBucket;
 using generated::SumChunksFactored;
@@ -84,51 +77,6 @@ int32_t widest_bucket(const Layout& layout) {
   return widest;
 }
 
-// Whether one launch sums the chunks of long runs and updates their rows.
-bool fuses_long_runs(const BackwardUpdateRequest& request) {
-  const bool exists = optimizer_axis<UpdateLongRunsOptimizer>(request.optimizer) ==
-                      UpdateLongRunsOptimizer::rowwise;
-  switch (request.long_runs) {
-    case LongRuns::kAuto:
-      return exists;
-    case LongRuns::kFused:
-      if (!exists) {
-        fail("long_runs is 'fused', and no kernel does that for ",
-             traits_of(request.optimizer).name, ": ask for 'auto' or 'two_launches'");
-      }
-      return true;
-    case LongRuns::kTwoLaunches:
-      return false;
-  }
-  fail("no way to update long runs has the number ", static_cast<int32_t>(request.long_runs));
-}
-
-// Why that is so, behind other reasons.
-const char* why_fused_or_not(const BackwardUpdateRequest& request) {
-  if (fuses_long_runs(request)) {
-    return request.long_runs == LongRuns::kAuto
-               ? "; one launch because this optimizer has a kernel for both"
-               : "; one launch because long_runs asks for it";
-  }
-  return request.long_runs == LongRuns::kAuto
-             ? "; two launches because this optimizer has no kernel for both"
-             : "; two launches because long_runs asks for them";
-}
-
-// One memset clears the counters, and before a transposition what that needs cleared.
-void clear_counters(Plan& plan, const BackwardUpdateRequest& request) {
-  const int64_t bytes = counters_bytes(request);
-  if (bytes == 0) return;
-  if (plan.clear.bytes > 0 &&
-      static_cast<const unsigned char*>(request.counters) + bytes != plan.clear.address) {
-    fail("the counters, ", bytes, " bytes at ", request.counters,
-         ", do not end where the scratch memory of the transposition starts, at ",
-         plan.clear.address);
-  }
-  plan.clear.address = request.counters;
-  plan.clear.bytes += static_cast<size_t>(bytes);
-}
-
 // One launch of each kernel that updates serves one of these.
 struct Group {
   FeatureGroup features;
@@ -144,8 +92,7 @@ class Update {
         layout_(layout),
         chain_(chain),
         format_(transposed_format(request.lookups, layout.feature_count(), request.factored)),
-        generic_reason_(why_all_generic(request, layout)),
-        fused_(fuses_long_runs(request)) {}
+        generic_reason_(why_all_generic(request, layout)) {}
 
   // Nothing to launch where nothing is counted.
   void add_counters() {
@@ -168,18 +115,13 @@ class Update {
 
   // The widest rows first: they take longest, and narrower ones fill the device beside their end.
   void add_groups() {
-    const bool fused = has_long_runs() && fused_;
-    const bool in_two_launches = has_long_runs() && !fused_;
-    if (fused) for_groups([this](const Group& group) { add_fused_long_runs(group); });
-    if (in_two_launches) for_groups([this](const Group& group) { add_sum_chunks(group); });
+    const bool long_runs = request_.lookups >= kChunk;
+    if (long_runs) for_groups([this](const Group& group) { add_sum_chunks(group); });
     for_groups([this](const Group& group) { add_short_runs(group); });
-    if (in_two_launches) for_groups([this](const Group& group) { add_long_runs(group); });
+    if (long_runs) for_groups([this](const Group& group) { add_long_runs(group); });
   }
 
  private:
-  // There may be some, as far as the host knows.
-  bool has_long_runs() const { return request_.lookups >= kChunk; }
-
   template <typename Body>
   void for_groups(const Body& body) const {
     int64_t end = layout_.feature_count();
@@ -200,7 +142,7 @@ class Update {
     return std::min<int64_t>(int64_t{per_multiprocessor} * request_.multiprocessors, most);
   }
 
-  // What all of these kernels take under the same names.
+  // What the three kernels take under the same names.
   template <typename Args>
   Args common_args(const Group& group) const {
     Args args{};
@@ -232,14 +174,18 @@ class Update {
   }
 
   template <typename Args>
-  void set_step_args(Args& args) const {
+  void set_optimizer_args(Args& args) const {
     args.weights = request_.weights;
     args.momentum1 = request_.momentum1;
+    args.momentum2 = request_.momentum2;
     args.learning_rate = request_.learning_rate;
+    args.step = request_.step;
     args.found_inf = request_.found_inf;
     args.rounding_seed = request_.rounding_seed;
     args.run_rows = section(format_.run_rows);
     args.eps = request_.eps;
+    args.beta1 = request_.beta1;
+    args.beta2 = request_.beta2;
     args.l2_decay = request_.l2_decay;
     args.decoupled_decay = request_.decoupled_decay;
     // Variants of `rowwise` serve SGD too, which has no state.
@@ -248,53 +194,17 @@ class Update {
     args.checked = request_.found_inf != nullptr ? 1 : 0;
   }
 
-  // Of kernels that know all optimizers.
-  template <typename Args>
-  void set_optimizer_args(Args& args) const {
-    set_step_args(args);
-    args.momentum2 = request_.momentum2;
-    args.step = request_.step;
-    args.beta1 = request_.beta1;
-    args.beta2 = request_.beta2;
-  }
-
   // Adds a launch. Each waits first, also where only the launch before the last wrote what it
   // reads: the instruction that waits is what makes that memory visible.
   template <typename Args>
   void add(int32_t kernel, const Choice& choice, int64_t grid, const Args& args, const Group& group,
-           const char* purpose, const char* why = "") {
+           const char* purpose) {
     chain_.add(kernel, choice, grid, 1, args, /*waits_first=*/true);
     if (chain_.explains()) {
       chain_.explain(purpose, " of ", group.features.feature_count, " features of bucket ",
                      group.features.bucket, "; ",
-                     describe_row_alignment(group.features, generic_reason_), why);
+                     describe_row_alignment(group.features, generic_reason_));
     }
-  }
-
-  void add_fused_long_runs(const Group& group) {
-    generated::SumAndUpdateLongRunsAxes axes{};
-    axes.weight_dtype =
-        dtype_axis<SumAndUpdateLongRunsWeightDtype>(request_.weight_dtype, "weight");
-    axes.gradient_dtype =
-        dtype_axis<SumAndUpdateLongRunsGradientDtype>(request_.gradient_dtype, "gradient");
-    axes.bucket = bucket_axis<SumAndUpdateLongRunsBucket>(
-        group.features.bucket, generated::kSumAndUpdateLongRunsBucketValues);
-    axes.factored = request_.factored ? SumAndUpdateLongRunsFactored::factored
-                                      : SumAndUpdateLongRunsFactored::plain;
-    axes.aligned =
-        group.aligned ? SumAndUpdateLongRunsAligned::aligned : SumAndUpdateLongRunsAligned::generic;
-    const Choice choice = choose_variant(request_.arch, kSumAndUpdateLongRunsKernel,
-                                         generated::sum_and_update_long_runs_cell(axes));
-    const auto constants = generated::sum_and_update_long_runs_constants(*choice.info);
-    check_chunk(choice, constants.CHUNK);
-    auto args = common_args<generated::SumAndUpdateLongRunsArgs>(group);
-    set_gradient_args(args);
-    set_chunk_args(args);
-    set_step_args(args);
-    args.counters = request_.counters;
-    add(kSumAndUpdateLongRunsKernel, choice, programs(constants.PROGRAMS_PER_SM, format_.chunks),
-        args, group, "the sums of the chunks of long runs and one step for each of their rows",
-        why_fused_or_not(request_));
   }
 
   void add_sum_chunks(const Group& group) {
@@ -312,7 +222,7 @@ class Update {
     set_gradient_args(args);
     set_chunk_args(args);
     add(kSumChunksKernel, choice, programs(constants.PROGRAMS_PER_SM, format_.chunks), args, group,
-        "the sums of the chunks of long runs", why_fused_or_not(request_));
+        "the sums of the chunks of long runs");
   }
 
   void add_short_runs(const Group& group) {
@@ -362,7 +272,6 @@ class Update {
   LaunchChain& chain_;
   const TransposedFormat format_;
   const char* generic_reason_;
-  const bool fused_;
 };
 
 }  // namespace
@@ -370,13 +279,6 @@ class Update {
 int64_t partials_bytes(int64_t lookups, const Layout& layout) {
   if (lookups < kChunk) return 0;
   return ceil_div(lookups, kChunk) * widest_bucket(layout) * static_cast<int64_t>(sizeof(float));
-}
-
-int64_t counters_bytes(const BackwardUpdateRequest& request) {
-  if (!fuses_long_runs(request) || request.lookups < kChunk) return 0;
-  return ceil_div(ceil_div(request.lookups, kChunk) * static_cast<int64_t>(sizeof(int32_t)),
-                  kVectorBytes) *
-         kVectorBytes;
 }
 
 Plan plan_backward_update(const BackwardUpdateRequest& request, const Layout& layout,
@@ -387,7 +289,6 @@ Plan plan_backward_update(const BackwardUpdateRequest& request, const Layout& la
   LaunchChain chain(plan, reasons);
   const bool any = request.lookups > 0 && request.total_bags > 0;
   if (any && request.transpose != nullptr) add_transpose(plan, chain, *request.transpose, layout);
-  if (any) clear_counters(plan, request);
   Update update(request, layout, chain);
   update.add_counters();
   if (any) update.add_groups();

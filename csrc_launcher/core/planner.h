@@ -107,10 +107,6 @@ Plan plan_transpose(const TransposeRequest& request, const Layout& layout,
 
 enum class Optimizer : int32_t;  // core/optimizers.h
 
-// How rows with long runs are updated: the sums of chunks and the step in one launch or in two,
-// with equal bits. kAuto: in one where the optimizer has a kernel for that.
-enum class LongRuns : int32_t { kAuto = 0, kFused = 1, kTwoLaunches = 2 };
-
 struct BackwardUpdateRequest {
   int32_t arch = 0;
   int32_t multiprocessors = 1;  // Of the device, from device_multiprocessors().
@@ -119,7 +115,6 @@ struct BackwardUpdateRequest {
   Optimizer optimizer{};                   // The first one.
   bool factored = false;                   // With per-sample weights, or MEAN.
   bool vbe = false;
-  LongRuns long_runs = LongRuns::kAuto;
 
   void* weights = nullptr;
   const void* gradient = nullptr;        // [B, output_width]; VBE: 1-D.
@@ -133,9 +128,6 @@ struct BackwardUpdateRequest {
   const void* features = nullptr;        // int64 [T, 8].
   const void* transposed = nullptr;      // As transposed_format.h says.
   void* partials = nullptr;              // partials_bytes() bytes, at a multiple of 16.
-  // counters_bytes() bytes, cleared by the plan; directly before the scratch memory of `transpose`,
-  // where that is given, which is cleared with them.
-  void* counters = nullptr;
 
   int64_t lookups = 0;  // N
   int64_t total_bags = 0;
@@ -153,11 +145,6 @@ struct BackwardUpdateRequest {
 
 // How much memory the sums of chunks take: a multiple of 16; 0 where there cannot be a long run.
 int64_t partials_bytes(int64_t lookups, const Layout& layout);
-
-// How much memory the counts of chunks take: a multiple of 16; 0 where sums and steps of long runs
-// are two launches, or where there is none. Throws Error as plan_backward_update() does where the
-// request asks for one launch and no kernel does that.
-int64_t counters_bytes(const BackwardUpdateRequest& request);
 
 // Whether there are kernels for a gradient of that dtype; others are widened to fp32 before.
 constexpr bool has_gradient_variants(Dtype weight_dtype, Dtype gradient_dtype) {

@@ -6,7 +6,6 @@
 
 #include "core/launcher.h"
 #include "core/layout.h"
-#include "core/long_runs.h"
 #include "core/optimizers.h"
 #include "core/planner.h"
 #include "core/transposed_format.h"
@@ -62,7 +61,6 @@ rules::BackwardUpdateArguments read_update(BoxedArguments& boxed) {
   in.vbe_max_batch = boxed.integer(rules::kBackwardUpdateVbeMaxBatch);
   in.transposed = boxed.tensor(rules::kBackwardUpdateTransposed).info();
   in.rounding_seed = boxed.tensor(rules::kBackwardUpdateRoundingSeed).info();
-  in.long_runs = boxed.string(rules::kBackwardUpdateLongRuns);
   if (aoti_torch_grad_mode_is_enabled()) {
     in.grad_output.requires_grad = boxed.tensor(rules::kBackwardUpdateGradOutput).requires_grad();
     in.weights.requires_grad = boxed.tensor(rules::kBackwardUpdateWeights).requires_grad();
@@ -163,7 +161,6 @@ BackwardUpdateRequest describe_update(BoxedArguments& boxed,
   request.optimizer = find_optimizer(in.optimizer);
   request.factored = in.factored;
   request.vbe = in.vbe;
-  request.long_runs = find_long_runs(in.long_runs);
   request.weights = boxed.tensor(rules::kBackwardUpdateWeights).mutable_data();
   request.momentum1 =
       optional_mutable_data(boxed.tensor(rules::kBackwardUpdateMomentum1), in.momentum1);
@@ -220,18 +217,16 @@ void launch_update(BackwardUpdateRequest& request, TransposeRequest& transpose,
       transposed_bytes = round_up(format.numel * static_cast<int64_t>(sizeof(int32_t)));
       scratch_bytes = transpose_scratch_bytes(transpose, layout);
     }
-    const int64_t counts_bytes = counters_bytes(request);
     const int64_t sums_bytes = partials_bytes(request.lookups, layout);
-    workspace = empty_words(transposed_bytes + counts_bytes + scratch_bytes + sums_bytes, where);
+    workspace = empty_words(transposed_bytes + scratch_bytes + sums_bytes, where);
     auto* start = static_cast<unsigned char*>(workspace.mutable_data());
     if (request.transposed == nullptr) {
       transpose.transposed = start;
-      transpose.scratch = start + transposed_bytes + counts_bytes;
+      transpose.scratch = start + transposed_bytes;
       request.transposed = start;
       request.transpose = &transpose;
     }
-    request.counters = start + transposed_bytes;
-    request.partials = start + transposed_bytes + counts_bytes + scratch_bytes;
+    request.partials = start + transposed_bytes + scratch_bytes;
   }
   run(plan_backward_update(request, layout), device, stream);
 }

@@ -5,7 +5,6 @@
 #include <type_traits>
 
 #include "core/error.h"
-#include "core/long_runs.h"
 #include "core/optimizers.h"
 #include "core/planner.h"
 #include "python/names.h"
@@ -18,14 +17,6 @@ namespace {
 Optimizer find_optimizer(const std::string& name) {
   try {
     return tbe_aot::find_optimizer(name);
-  } catch (const Error& error) {
-    throw py::value_error(error.what());
-  }
-}
-
-LongRuns find_long_runs(const std::string& name) {
-  try {
-    return tbe_aot::find_long_runs(name);
   } catch (const Error& error) {
     throw py::value_error(error.what());
   }
@@ -60,13 +51,6 @@ struct Convert<Optimizer> {
   using Shown = std::string;
   static Shown show(Optimizer value) { return traits_of(value).name; }
   static Optimizer read(const Shown& value) { return find_optimizer(value); }
-};
-
-template <>
-struct Convert<LongRuns> {
-  using Shown = std::string;
-  static Shown show(LongRuns value) { return long_runs_name(value); }
-  static LongRuns read(const Shown& value) { return find_long_runs(value); }
 };
 
 // A class whose constructor takes the arch and any other field by its name. What is not given is as
@@ -171,7 +155,6 @@ void bind_requests(py::module_& module) {
       .field("optimizer", &Update::optimizer)
       .field("factored", &Update::factored)
       .field("vbe", &Update::vbe)
-      .field("long_runs", &Update::long_runs)
       .field("weights", &Update::weights)
       .field("gradient", &Update::gradient)
       .field("momentum1", &Update::momentum1)
@@ -184,7 +167,6 @@ void bind_requests(py::module_& module) {
       .field("features", &Update::features)
       .field("transposed", &Update::transposed)
       .field("partials", &Update::partials)
-      .field("counters", &Update::counters)
       .field("lookups", &Update::lookups)
       .field("total_bags", &Update::total_bags)
       .field("gradient_numel", &Update::gradient_numel)

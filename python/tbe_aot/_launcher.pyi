@@ -285,7 +285,6 @@ class BackwardUpdateRequest:
         optimizer: the operator's argument.
         factored: with per-sample weights, or MEAN.
         vbe: the gradient is 1-D.
-        long_runs: the operator's argument.
         weights: all tables, one after another.
         gradient: of the result of the lookup.
         momentum1: as in the operator; 0 = none.
@@ -298,8 +297,6 @@ class BackwardUpdateRequest:
         features: int64 [T, 8].
         transposed: what ``transpose_indices`` returned, or the transposition that is planned first writes.
         partials: ``partials_bytes`` bytes, at a multiple of 16.
-        counters: ``counters_bytes`` bytes, cleared by the plan; directly before the ``scratch`` of a transposition that
-            is planned first.
         lookups: the number of indices.
         total_bags: bags of all features.
         gradient_numel: elements of the gradient.
@@ -318,7 +315,6 @@ class BackwardUpdateRequest:
     optimizer: str = "sgd"
     factored: bool = False
     vbe: bool = False
-    long_runs: str = "auto"
     weights: int = 0
     gradient: int = 0
     momentum1: int = 0
@@ -331,7 +327,6 @@ class BackwardUpdateRequest:
     features: int = 0
     transposed: int = 0
     partials: int = 0
-    counters: int = 0
     lookups: int = 0
     total_bags: int = 0
     gradient_numel: int = 0
@@ -344,9 +339,6 @@ class BackwardUpdateRequest:
 
 def partials_bytes(lookups: int, layout: Sequence[int]) -> int:
     """How much memory the sums of chunks take in ``plan_backward_update``, in bytes."""
-
-def counters_bytes(request: BackwardUpdateRequest) -> int:
-    """How much memory the counts of chunks take in ``plan_backward_update``, in bytes."""
 
 def plan_backward_update(
     request: BackwardUpdateRequest,

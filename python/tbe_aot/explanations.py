@@ -128,7 +128,6 @@ def explain_backward(
     vbe_max_batch: int = 0,
     transposed: torch.Tensor | None = None,
     rounding_seed: torch.Tensor | None = None,
-    long_runs: str = "auto",
     *,
     arch: str | None = None,
     multiprocessors: int | None = None,
@@ -171,7 +170,6 @@ def explain_backward(
         vbe_max_batch,
         transposed,
         rounding_seed,
-        long_runs,
     )
     native = launcher()
     arch = arch or _arch_of(weights)
@@ -206,7 +204,6 @@ def explain_backward(
         optimizer=optimizer,
         factored=sizes.factored,
         vbe=sizes.vbe,
-        long_runs=long_runs,
         weights=weights.data_ptr(),
         gradient=grad_output.data_ptr() if is_read else 0,
         momentum1=_address(momentum1),
@@ -222,8 +219,6 @@ def explain_backward(
         clip=gradient_clip,
         **counts,
     )
-    # As the operator places them, from address 0 on.
-    transpose.scratch = native.counters_bytes(request)
     plan = native.plan_backward_update(request, layout, None if given(transposed) else transpose)
     notes = []
     if plan.launches and not has_kernels:

@@ -137,8 +137,6 @@ def kernels_of(
         kernels["update_short_runs"] = kernels["per_sample_weights_gradient"] | {
             "optimizer": formula
         }
-        if formula == ("rowwise",):
-            kernels["sum_and_update_long_runs"] = kernels["per_sample_weights_gradient"]
         kernels["advance_counters"] = {}
     return {
         kernel: {axis: _labels(kernel, axis, values) for axis, values in axes.items()}

@@ -121,7 +121,6 @@ def _backward_update(
     vbe_max_batch: int = 0,
     transposed: torch.Tensor | None = None,
     rounding_seed: torch.Tensor | None = None,
-    long_runs: str = "auto",
 ) -> None:
     rules.accept_backward_update(
         grad_output,
@@ -150,7 +149,6 @@ def _backward_update(
         vbe_max_batch,
         transposed,
         rounding_seed,
-        long_runs,
     )
 
 

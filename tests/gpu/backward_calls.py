@@ -49,7 +49,6 @@ KERNELS = (
     "update_short_runs",
     "sum_chunks",
     "update_long_runs",
-    "sum_and_update_long_runs",
     "per_sample_weights_gradient",
 )
 PAIRS = (("fp32", "fp32"), ("fp16", "fp32"), ("fp16", "fp16"), ("bf16", "fp32"), ("bf16", "bf16"))
@@ -220,19 +219,6 @@ def transpose_calls(device: torch.device) -> Iterator[tuple[str, Training]]:
         yield what, training
 
 
-def update_faults(training: Training) -> list[str]:
-    """Compare an update with float64; where one launch serves long runs, also with two launches, to the bit."""
-    before = training.snapshot()
-    found = training.check()
-    if training.optimizer.name in ("sgd", "rowwise_adagrad"):
-        updated = training.snapshot()
-        training.restore(before)
-        training.run(long_runs="two_launches")
-        if not training.equals(updated):
-            found.append("other bits with two launches for long runs")
-    return found
-
-
 def transpose_faults(training: Training) -> list[str]:
     """Compare ``transpose_indices`` with torch's sort, and an update that is given it with one that is not."""
     transposed = training.transpose()
@@ -246,7 +232,7 @@ def transpose_faults(training: Training) -> list[str]:
 def run_calls(device: torch.device) -> Iterator[dict[str, Any]]:
     """Make every call."""
     steps = (
-        (update_calls(device), update_faults),
+        (update_calls(device), Training.check),
         (sample_weight_calls(device), Training.sample_weights_faults),
         (transpose_calls(device), transpose_faults),
     )

@@ -62,7 +62,6 @@ def _update(
         "multiprocessors": MULTIPROCESSORS,
         "weight_dtype": "fp16",
         "optimizer": "rowwise_adagrad",
-        "long_runs": "two_launches",
         **UPDATE_POINTERS,
         "lookups": 10_000,
         "total_bags": 150,
@@ -72,23 +71,8 @@ def _update(
     fields = {**request, **changes}
     shape = fields.pop("layout", shape)
     made = child.launcher.BackwardUpdateRequest(**fields)
-    if "counters" not in changes:
-        made.counters = SCRATCH - child.launcher.counters_bytes(made)
     plan = child.launcher.plan_backward_update(made, shape, before)
     return describe(child, plan), plan.reasons
-
-
-def _cleared(
-    child: Child, changes: dict[str, Any], transpose: dict[str, Any] | None
-) -> tuple[int, int] | None:
-    """(address, bytes) of what the plan of an update clears."""
-    made = child.launcher.BackwardUpdateRequest(
-        arch="sm90", **{"transposed": TRANSPOSED, "total_bags": 150, "lookups": 10_000, **changes}
-    )
-    made.counters = SCRATCH - child.launcher.counters_bytes(made)
-    before = None if transpose is None else _transpose_request(child, transpose, ONE_GROUP[1])
-    clear = child.launcher.plan_backward_update(made, ONE_GROUP, before).clear
-    return None if clear is None else (clear.address, clear.bytes)
 
 
 @pytest.fixture
@@ -372,75 +356,6 @@ def test_the_step_is_counted_for_adam_alone_and_sgd_runs_as_rowwise(update: Any)
         assert launches[-1].args["adagrad"] == int(optimizer == "rowwise_adagrad")
 
 
-def test_long_runs_in_one_launch(update: Any) -> None:
-    mixed = layout((16, 2, 3), (64, 1, 2))
-    launches, reasons = update(
-        mixed, long_runs="auto", factored=True, gradient_scale=16, clip=3.0, eps=0.5, found_inf=32
-    )
-    assert names(launches) == [*["sum_and_update_long_runs"] * 2, *["update_short_runs"] * 2]
-    wide, narrow = launches[:2]
-    assert wide.variant == "sum_and_update_long_runs__fp16_fp32_d64_factored_generic"
-    assert narrow.variant == "sum_and_update_long_runs__fp16_fp32_d16_factored_aligned"
-    two, _ = update(
-        mixed, factored=True, gradient_scale=16, clip=3.0, eps=0.5, found_inf=32, lookups=10_000
-    )
-    counters = SCRATCH - ceil(4 * ceil(10_000 / 128), 16)
-    for fused, sums, long in zip(launches[:2], two[:2], two[4:], strict=True):
-        # The same numbers and memory as the two kernels, and the counters.
-        both = {**sums.args, **long.args, "overlap": fused.args["overlap"]}
-        assert fused.args == {
-            **{name: both[name] for name in fused.args if name in both},
-            "counters": counters,
-        }
-        chunks = ceil(10_000 / 128)
-        programs = fused.constants["PROGRAMS_PER_SM"] * MULTIPROCESSORS
-        assert fused.grid == (min(chunks, programs), 1, 1)
-    assert reasons[0].endswith("; one launch because this optimizer has a kernel for both")
-    assert all(launch.args["overlap"] & WAIT_FIRST for launch in launches[1:])
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adagrad", "adam"])
-def test_which_optimizers_have_one_launch_for_long_runs(update: Any, optimizer: str) -> None:
-    exists = optimizer in {"sgd", "rowwise_adagrad"}
-    auto, reasons = update(optimizer=optimizer, long_runs="auto")
-    assert ("sum_and_update_long_runs" in names(auto)) == exists
-    if not exists:
-        assert sum("; two launches because this optimizer has no" in r for r in reasons) == 1
-        with pytest.raises(RuntimeError, match=f"no kernel does that for {optimizer}: ask for"):
-            update(optimizer=optimizer, long_runs="fused")
-    else:
-        assert names(update(optimizer=optimizer, long_runs="fused")[0]) == names(auto)
-    assert "sum_chunks" in names(update(optimizer=optimizer)[0])
-
-
-def test_one_memset_clears_all_that_is_counted(shared: Process, transpose: Any) -> None:
-    counters = ceil(4 * ceil(10_000 / 128), 16)
-    _, _, (_, scratch), _ = transpose()
-    fused = {"long_runs": "fused"}
-    assert shared.run(_cleared, fused, None) == (SCRATCH - counters, counters)
-    assert shared.run(_cleared, fused, {}) == (SCRATCH - counters, counters + scratch)
-    assert shared.run(_cleared, {"long_runs": "two_launches"}, {}) == (SCRATCH, scratch)
-    assert shared.run(_cleared, {"long_runs": "two_launches"}, None) is None
-    assert shared.run(_cleared, {**fused, "lookups": 127}, None) is None
-    assert shared.run(_cleared, {**fused, "total_bags": 0}, {}) is None
-
-
-def test_counters_elsewhere_are_refused(update: Any) -> None:
-    message = "the counters, 320 bytes at 0x[0-9a-f]+, do not end where the scratch memory"
-    with pytest.raises(RuntimeError, match=message):
-        update(long_runs="fused", transpose={}, counters=SCRATCH)
-
-
-def _unknown_long_runs(child: Child) -> str:
-    return error_of(lambda: _update(child, ONE_GROUP, {"long_runs": "one"}, None))
-
-
-def test_unknown_way_to_update_long_runs(shared: Process) -> None:
-    assert shared.run(_unknown_long_runs) == (
-        "no way 'one' to update long runs; allowed are auto, fused, two_launches"
-    )
-
-
 def test_launches_of_an_update_overlap(update: Any) -> None:
     two = layout((16, 2, 1), (128, 2, 3), total_rows=10_000)
 
@@ -618,7 +533,6 @@ def _variants_of_all_cells(child: Child, kernel: str, cells: list[dict[str, Any]
             "gradient_dtype": axes.get("gradient_dtype", "fp32"),
             "factored": axes.get("factored", False),
             "optimizer": optimizers[axes.get("optimizer", "rowwise")],
-            "long_runs": "fused" if kernel == "sum_and_update_long_runs" else "two_launches",
         }
         shape = layout((axes["bucket"], 2 if axes["aligned"] else 1, 1))
         launches, _ = _update(child, shape, changes, None)
@@ -626,10 +540,7 @@ def _variants_of_all_cells(child: Child, kernel: str, cells: list[dict[str, Any]
     return found
 
 
-@pytest.mark.parametrize(
-    "kernel",
-    ["sum_chunks", "update_short_runs", "update_long_runs", "sum_and_update_long_runs"],
-)
+@pytest.mark.parametrize("kernel", ["sum_chunks", "update_short_runs", "update_long_runs"])
 def test_every_combination_finds_the_variant_of_the_plan(shared: Process, kernel: str) -> None:
     plan = make_plan(SPECS, "full", ARCHS).kernels[kernel]
     cells = [plan.cell_axes(cell) for cell, number in enumerate(plan.cells) if number >= 0]

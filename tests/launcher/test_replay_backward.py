@@ -61,7 +61,6 @@ class Problem:
     weights_shift: int = 0
     apart: bool = False
     device: int = 0
-    long_runs: str = "auto"
 
     @property
     def bags(self) -> list[int]:
@@ -249,10 +248,14 @@ def _update(child: Child, problem: Problem) -> tuple[torch.Tensor, list[torch.Te
         "per_sample_weights": inputs.sample_weights.data_ptr() if problem.weighted else 0,
         "transposed": words.data_ptr(),
     }
+    size = launcher.transpose_scratch_bytes(launcher.TransposeRequest(**given), layout)
+    scratch = _unwritten(size)
+    request = launcher.TransposeRequest(**given, scratch=scratch.data_ptr())
     partials = _unwritten(launcher.partials_bytes(lookups, layout))
     optimizer = problem.optimizer
     decay = {f"{optimizer.weight_decay_mode}_decay": optimizer.weight_decay}
     decay.pop("none_decay", None)
+    plans = [launcher.plan_transpose(request, layout)] if problem.apart else []
     update = launcher.BackwardUpdateRequest(
         arch=arch,
         multiprocessors=1,
@@ -261,7 +264,6 @@ def _update(child: Child, problem: Problem) -> tuple[torch.Tensor, list[torch.Te
         optimizer=optimizer.name,
         factored=problem.factored,
         vbe=problem.vbe,
-        long_runs=problem.long_runs,
         weights=inputs.weights.data_ptr(),
         gradient=inputs.gradient.data_ptr(),
         momentum1=_address(inputs.momentum1),
@@ -280,12 +282,6 @@ def _update(child: Child, problem: Problem) -> tuple[torch.Tensor, list[torch.Te
         **{name: number.data_ptr() for name, number in inputs.numbers.items()},
         **decay,
     )
-    counters = launcher.counters_bytes(update)
-    size = launcher.transpose_scratch_bytes(launcher.TransposeRequest(**given), layout)
-    work = _unwritten(counters + size)
-    update.counters = work.data_ptr()
-    request = launcher.TransposeRequest(**given, scratch=work.data_ptr() + counters)
-    plans = [launcher.plan_transpose(request, layout)] if problem.apart else []
     plans.append(launcher.plan_backward_update(update, layout, None if problem.apart else request))
     child.standin.take()
     for plan in plans:
@@ -392,9 +388,7 @@ def test_optimizers(interpreting: Process, optimizer: str, decay: str) -> None:
     problem = Problem(optimizer=made)
     words, changed, variants = interpreting.run(_update, problem)
     _verify(problem, words, changed)
-    fused = optimizer in {"sgd", "rowwise_adagrad"}
-    long_runs = ["sum_and_update_long_runs"] if fused else ["sum_chunks", "update_long_runs"]
-    for kernel in (*long_runs, "update_short_runs"):
+    for kernel in ("sum_chunks", "update_short_runs", "update_long_runs"):
         assert _labels(variants, kernel) == ["d64 aligned", "d16 aligned"]
 
 
@@ -453,7 +447,7 @@ def test_shared_table_has_its_runs_in_one_group(interpreting: Process) -> None:
     problem = Problem(dims=(16, 4), feature_tables=(0, 1, 0), lengths=((5, 150), (2, 2), (9, 200)))
     words, changed, variants = interpreting.run(_update, problem)
     _verify(problem, words, changed)
-    assert _labels(variants, "sum_and_update_long_runs") == ["d16 generic"]
+    assert _labels(variants, "update_long_runs") == ["d16 generic"]
 
 
 def test_found_inf_changes_nothing(interpreting: Process) -> None:
@@ -484,19 +478,6 @@ def test_equal_bits_with_and_without_a_plan_of_its_own(interpreting: Process) ->
     _, second, _ = interpreting.run(_update, replace(together, apart=True))
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_equal_bits_with_long_runs_in_one_launch_and_in_two(
-    interpreting: Process, apart: bool, weighted: bool
-) -> None:
-    fused = Problem(lengths=((300, 400, 350), (200, 500, 600)), apart=apart, weighted=weighted)
-    _, one, variants = interpreting.run(_update, fused)
-    assert _labels(variants, "sum_and_update_long_runs") == ["d64 aligned", "d16 aligned"]
-    _, two, variants = interpreting.run(_update, replace(fused, long_runs="two_launches"))
-    assert _labels(variants, "update_long_runs") == ["d64 aligned", "d16 aligned"]
-    assert all(map(torch.equal, one, two))
 
 
 # --- The gradient of the per-sample weights ------------------------------------------------------------

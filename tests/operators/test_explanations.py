@@ -54,31 +54,6 @@ def test_every_launch_of_a_step_is_named_in_order_with_a_reason():
     assert explanation.notes == ()
 
 
-@pytest.mark.parametrize("lookups_are_transposed", [False, True])
-def test_how_long_runs_are_updated_is_said(lookups_are_transposed):
-    arguments = make_training(make_lookup([8], [20], [200, 100]), "rowwise_adagrad").arguments()
-    if lookups_are_transposed:
-        names = ("features", "layout", "indices", "offsets", "per_sample_weights", "pooling")
-        arguments["transposed"] = torch.ops.tbe_aot.transpose_indices(*map(arguments.get, names))
-    fused = ["sum_and_update_long_runs", "update_short_runs"]
-    two = ["sum_chunks", "update_short_runs", "update_long_runs"]
-    for long_runs, updates, why in (
-        ("auto", fused, "one launch because this optimizer has a kernel for both"),
-        ("fused", fused, "one launch because long_runs asks for it"),
-        ("two_launches", two, "two launches because long_runs asks for them"),
-    ):
-        explanation = tbe_aot.explain_backward(**arguments, long_runs=long_runs)
-        assert kernels(explanation) == ([] if lookups_are_transposed else SORT) + updates
-        reason = explanation.reasons[-len(updates)]
-        assert "the sums of the chunks of long runs" in reason
-        assert reason.endswith(f"; {why}")
-    adam = make_training(two_tables(), "adam").arguments()
-    with pytest.raises(
-        RuntimeError, match="is 'fused', and no kernel does that for optimizer 'adam'"
-    ):
-        tbe_aot.explain_backward(**adam, long_runs="fused")
-
-
 def test_few_lookups_have_no_long_runs_and_none_no_launches():
     module = bags(16, optimizer=RowwiseAdagrad())
     assert kernels(module.explain_backward(*batch(1, 127))) == [*SORT, "update_short_runs"]

@@ -360,8 +360,7 @@ def test_preload_knows_the_kernels_of_lookups_and_of_training():
     everything = {kernel.name for kernel in native.kernels()}
     for optimizer, traits in OPTIMIZERS.items():
         kernels = kernels_of(torch.float16, layout, bounds_check=True, optimizer=optimizer)
-        fused = {"sum_and_update_long_runs"} if traits.kernel_formula == "rowwise" else set()
-        assert kernels.keys() == everything - {"sum_and_update_long_runs"} | fused
+        assert kernels.keys() == everything
         assert kernels["update_short_runs"] == {
             "weight_dtype": ["fp16"],
             "gradient_dtype": ["fp32"],
