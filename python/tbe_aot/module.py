@@ -141,13 +141,15 @@ class TableBatchedEmbeddingBags(nn.Module):
         self._register_training(frozen, device)
         self.reset_parameters()
 
-    def _register_training(self, frozen: Sequence[str], device: torch.device | str | None) -> None:
+    def _register_training(
+        self, frozen: tuple[str, ...], device: torch.device | str | None
+    ) -> None:
         unknown = sorted(set(frozen) - {table.name for table in self.table_specs})
         if unknown:
             raise ValueError(f"frozen names {', '.join(unknown)}, expected names of tables")
         if not 0 <= self.gradient_clip < math.inf:
             raise ValueError(f"gradient_clip is {self.gradient_clip}, expected at least 0")
-        self.frozen = tuple(frozen)
+        self.frozen = frozen
         self.register_buffer("frozen_features", self._frozen_features(device), persistent=False)
         if self.optimizer is None:
             return
