@@ -47,3 +47,5 @@ __device__ __forceinline__ float from_fp16(unsigned short bits) {
 }
 
 __device__ __forceinline__ float bits_to_float(uint32 bits) { return __uint_as_float(bits); }
+
+__device__ __forceinline__ uint32 float_to_bits(float value) { return __float_as_uint(value); }

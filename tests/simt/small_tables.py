@@ -137,3 +137,57 @@ def forward(
     assert (output[-1] == -7).all()
     assert (counts[-1] == -7).all()
     return output[:-1], counts[:-1]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Of the output, and what is done to it before it is summed."""
+
+    gradient: torch.Tensor  # [B, dim] fp32
+    mean: bool = False
+    clip: float = float("inf")
+    scale: float | None = None
+    chunk_bags: int = 64
+
+
+def sum_gradients(
+    table: SmallTable, lookups: Lookups, given: Gradient, *, saved: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(partials [rows, chunks, bucket], used [rows, chunks]) of a launch of sum_small_table.
+
+    ``saved`` are the counts that the forward saved; with them, the indices are not read.
+    """
+    kernel = variant(
+        "sum_small_table",
+        bucket=bucket_of(table.dim),
+        index_width=8 * lookups.indices.dtype.itemsize,
+    )
+    rows, bucket = 64, bucket_of(table.dim)
+    chunks = -(-lookups.batch // given.chunk_bags)
+    partials = torch.full((rows + 1, chunks, bucket), -7.0)
+    used = torch.full((rows + 1, chunks), -7, dtype=torch.int32)
+    features = table.features
+    scale = torch.tensor([1.0 if given.scale is None else given.scale])
+    kernel(
+        chunks,
+        [
+            pointer(partials),
+            pointer(used),
+            pointer(given.gradient),
+            pointer(features),
+            pointer(lookups.indices) if saved is None else ctypes.c_void_p(),
+            pointer(lookups.offsets),
+            ctypes.c_void_p() if saved is None else pointer(saved),
+            pointer(scale),
+            ctypes.c_int(lookups.batch),
+            ctypes.c_int(given.chunk_bags),
+            ctypes.c_int(given.mean),
+            ctypes.c_float(given.clip),
+            ctypes.c_int(given.scale is not None),
+            ctypes.c_int(7),
+        ],
+        2,
+    )
+    assert (partials[-1] == -7).all()
+    assert (used[-1] == -7).all()
+    return partials[:-1, :, : table.dim], used[:-1]

@@ -216,6 +216,9 @@ inline int __ffs(unsigned value) { return __builtin_ffs(static_cast<int>(value))
 inline unsigned atomicAdd(unsigned* address, unsigned value) {
   return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
 }
+inline unsigned atomicOr(unsigned* address, unsigned value) {
+  return __atomic_fetch_or(address, value, __ATOMIC_RELAXED);
+}
 
 #define SIMT_KERNEL(kernel)                                                               \
   extern "C" void simt_launch(int blocks, int threads, int side_by_side, void** a) {      \
