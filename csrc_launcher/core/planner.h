@@ -17,6 +17,9 @@ enum class Dtype : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 // Why a plan is what it is, one sentence each, for people.
 using Reasons = std::vector<std::string>;
 
+// Whether the kernel for small tables takes the lookups that it can take.
+enum class SmallTables : int32_t { kAuto, kNever, kAlways };
+
 // T features, B bags per feature, N lookups.
 struct ForwardRequest {
   int32_t arch = 0;  // Index in kBuild.archs, from device_arch().
@@ -37,6 +40,8 @@ struct ForwardRequest {
   int64_t lookups = 0;     // N
   int64_t batch_size = 0;  // B; VBE: most bags of any feature.
   int64_t total_bags = 0;  // T * B; VBE: offsets.numel() - 1.
+
+  SmallTables small_tables = SmallTables::kAuto;
 };
 
 // Launches of the pooled lookup: one per group of features (more where a group has more features

@@ -30,6 +30,13 @@ inline TensorDtype to_tensor_dtype(std::string_view name) {
   return TensorDtype::k_float32;
 }
 
+// A `small_tables` argument.
+inline SmallTables to_small_tables(std::string_view name) {
+  if (name == "never") return SmallTables::kNever;
+  if (name == "always") return SmallTables::kAlways;
+  return SmallTables::kAuto;
+}
+
 // An `optimizer` argument.
 inline Optimizer to_optimizer(std::string_view name) {
   if (name == "rowwise_adagrad") return Optimizer::kRowwiseAdagrad;

@@ -285,14 +285,22 @@ class PlanView {
   std::unique_ptr<tbe_aot_plan, void (*)(tbe_aot_plan*)> plan_;
 };
 
+tbe_aot::SmallTables find_small_tables(const std::string& name) {
+  if (name == "auto") return tbe_aot::SmallTables::kAuto;
+  if (name == "never") return tbe_aot::SmallTables::kNever;
+  if (name == "always") return tbe_aot::SmallTables::kAlways;
+  throw py::value_error("small_tables is '" + name + "', expected auto, never or always");
+}
+
 PlanView plan_forward(const std::string& arch, const std::vector<int64_t>& layout,
                       const std::string& weight_dtype, const std::string& output_dtype,
                       int32_t index_width, bool mean, uintptr_t output, uintptr_t weights,
                       uintptr_t features, uintptr_t indices, uintptr_t offsets,
                       uintptr_t per_sample_weights, uintptr_t vbe_bag_offsets,
                       uintptr_t vbe_output_offsets, int64_t lookups, int64_t batch_size,
-                      int64_t total_bags) {
+                      int64_t total_bags, const std::string& small_tables) {
   tbe_aot::ForwardRequest request;
+  request.small_tables = find_small_tables(small_tables);
   request.arch = find_arch(arch);
   request.weight_dtype = find_dtype(weight_dtype);
   request.output_dtype = find_dtype(output_dtype);
@@ -651,7 +659,7 @@ PYBIND11_MODULE(_launcher, module) {
              "output_dtype"_a = "fp32", "index_width"_a = 64, "mean"_a = false, "output"_a = 0,
              "weights"_a = 0, "features"_a = 0, "indices"_a = 0, "offsets"_a = 0,
              "per_sample_weights"_a = 0, "vbe_bag_offsets"_a = 0, "vbe_output_offsets"_a = 0,
-             "lookups"_a, "batch_size"_a, "total_bags"_a);
+             "lookups"_a, "batch_size"_a, "total_bags"_a, "small_tables"_a = "auto");
   module.def("plan_check_bounds", &plan_check_bounds, py::kw_only(), "arch"_a, "index_width"_a = 64,
              "indices"_a = 0, "offsets"_a = 0, "features"_a = 0, "vbe_bag_offsets"_a = 0,
              "indices_out"_a = 0, "offsets_out"_a = 0, "report"_a = 0, "invalid_count"_a = 0,

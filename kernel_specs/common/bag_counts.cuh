@@ -5,8 +5,8 @@
 
 constexpr int kLanes = 32;
 constexpr uint32 kWarp = 0xffffffffu;
-// Lookups of a bag that one warp has in flight together. What is left of a longer bag is shared by the
-// whole block, so that one long bag holds up neither a warp nor the launch.
+// Lookups of a bag that one warp has in flight together. What is left of a longer bag is shared by
+// the whole block, so that one long bag holds up neither a warp nor the launch.
 constexpr int kFirstLookups = 256;
 
 template <int width>
@@ -18,11 +18,11 @@ struct IndexOf<64> {
   using type = long long;
 };
 
-// kBags bags of one feature, whose table has at most kRows rows, counted by kThreads threads. kPitch:
-// words between the counters of two bags.
+// kBags bags of one feature, whose table has at most kRows rows, counted by kThreads threads.
+// kPitch: words between the counters of two bags.
 //
-// Call open(), __syncthreads(), load(), add(), __syncthreads(), each by every thread: then `counts` and
-// length() are valid. What the caller does between them runs while memory answers.
+// Call open(), __syncthreads(), load(), add(), __syncthreads(), each by every thread: then `counts`
+// and length() are valid. What the caller does between them runs while memory answers.
 template <typename Index, int kThreads, int kBags, int kRows, int kPitch>
 struct BagCounts {
   static constexpr int kWarps = kThreads / kLanes;

@@ -6,9 +6,9 @@
 
 // d [16, 8] += a [16, 16] * b [16, 8], fp32 sums of exact products of fp16 or bf16.
 //
-// Lane 4 * g + q of the warp holds of a: rows g and g + 8, columns 2q, 2q + 1 (a[0], a[1]) and 2q + 8,
-// 2q + 9 (a[2], a[3]); of b: column g, rows 2q, 2q + 1 (b0) and 2q + 8, 2q + 9 (b1); of d: rows g (d[0],
-// d[1]) and g + 8 (d[2], d[3]), columns 2q, 2q + 1.
+// Lane 4 * g + q of the warp holds of a: rows g and g + 8, columns 2q, 2q + 1 (a[0], a[1]) and 2q +
+// 8, 2q + 9 (a[2], a[3]); of b: column g, rows 2q, 2q + 1 (b0) and 2q + 8, 2q + 9 (b1); of d: rows
+// g (d[0], d[1]) and g + 8 (d[2], d[3]), columns 2q, 2q + 1.
 template <bool is_bf16>
 __device__ __forceinline__ void multiply_add(float (&d)[4], const uint32 (&a)[4], uint32 b0,
                                              uint32 b1) {
@@ -19,8 +19,8 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], const uint32 (&a)[4]
   }
 }
 
-// Integers below 2^kBits as fp16 or bf16, without a conversion, which is slow: their bits become the
-// last ones of a number whose last bit is worth 1, and that number is subtracted.
+// Integers below 2^kBits as fp16 or bf16, without a conversion, which is slow: their bits become
+// the last ones of a number whose last bit is worth 1, and that number is subtracted.
 template <bool is_bf16>
 struct ExactIntegers {
   static constexpr int kBits = is_bf16 ? 7 : 10;

@@ -2,17 +2,17 @@
 //
 //   out[b, c] = scale_b * sum_r count[b, r] * W[r, c],   count[b, r] = how often row r is in bag b
 //
-// scale_b = 1 for SUM and 1 / L_b for MEAN; index -1 (a pruned row) is counted in no row, but in L_b.
-// Reading 64 rows once and multiplying on tensor cores takes the place of gathering L rows per bag.
-// Counts are exact: they are taken apart into digits that the weights' dtype holds exactly, nearly
-// always one. Products are exact, sums are fp32, as in the general kernel.
+// scale_b = 1 for SUM and 1 / L_b for MEAN; index -1 (a pruned row) is counted in no row, but in
+// L_b. Reading 64 rows once and multiplying on tensor cores takes the place of gathering L rows per
+// bag. Counts are exact: they are taken apart into digits that the weights' dtype holds exactly,
+// nearly always one. Products are exact, sums are fp32, as in the general kernel.
 //
 // In CUDA C++ because counting needs atomics on shared memory, which Triton has not: its histogram
 // votes on every bit of every index, an order of magnitude more instructions.
 //
-// A block owns kBags bags, each of its warps kColumns columns of their output. 0 times a row that is
-// not finite would be NaN in bags that do not have it: a warp that reads such a row adds up without
-// tensor cores.
+// A block owns kBags bags, each of its warps kColumns columns of their output. 0 times a row that
+// is not finite would be NaN in bags that do not have it: a warp that reads such a row adds up
+// without tensor cores.
 
 #include "common/bag_counts.cuh"
 #include "common/overlap.cuh"
@@ -22,16 +22,17 @@ constexpr int kBf16 = BF16;
 constexpr int kRows = ROWS;
 constexpr int kBucket = BUCKET;
 constexpr int kIndexWidth = INDEX_WIDTH;
+constexpr int kBags = BAGS;
 constexpr int kWarps = NUM_WARPS;
 
 constexpr int kThreads = kWarps * kLanes;
-constexpr int kBags = 16;                   // What a product of tensor cores has.
 constexpr int kColumns = kBucket / kWarps;  // Of a warp.
 constexpr int kTiles = kColumns / 8;        // Of 8 columns.
 constexpr int kStepRows = 64;               // Rows that a lane holds together.
 constexpr int kSteps = kStepRows / 16;
 // Two words of 16 lanes at once, in different banks.
 constexpr int kPitch = kRows + 8;
+static_assert(kBags == 16, "what a product of tensor cores has");
 static_assert(kTiles == 2, "lane 4 * g + q has 4 neighbouring columns of the output");
 static_assert(kRows % kStepRows == 0, "rows are multiplied 64 at a time");
 
@@ -115,8 +116,7 @@ __device__ __forceinline__ void add_products(float (&sums)[kTiles][4], const uin
     }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      multiply_add<kBf16>(sums[tile], digits, rows.pairs[step][tile][0],
-                          rows.pairs[step][tile][1]);
+      multiply_add<kBf16>(sums[tile], digits, rows.pairs[step][tile][0], rows.pairs[step][tile][1]);
     }
   }
 }
@@ -225,7 +225,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     for (int i = thread; i < bag_count * kRows / 4; i += kThreads) {
       const uint32* at = bags.counts + i * 4 / kRows * kPitch + i * 4 % kRows;
       const Pair packed = {at[0] | at[1] << 16, at[2] | at[3] << 16};
-      reinterpret_cast<Pair*>(saved_counts)[static_cast<uint64>(first_bag) * kRows / 4 + i] = packed;
+      reinterpret_cast<Pair*>(saved_counts)[static_cast<uint64>(first_bag) * kRows / 4 + i] =
+          packed;
     }
   }
   end(overlap);

@@ -4,18 +4,18 @@
 //   used[r, chunk]        = 0 if no bag of the chunk has row r
 //   g = clamp(gradient, clip) * factor_b,   factor_b = 1 for SUM and 1 / L_b for MEAN
 //
-// count[b, r] is how often row r is in bag b: what forward_small_table saved, or counted here from the
-// indices. The products run on tensor cores. An fp32 gradient is the exact sum of three bf16 numbers,
-// which have its range of exponents: nothing needs scaling, and a small gradient beside a large one
-// loses nothing. Tensor cores truncate while they add, so they add up 16 bags at a time, and fp32
-// additions, which round, do the rest (Ootomo and Yokota, "Recovering single precision accuracy from
-// Tensor Cores while surpassing the FP32 theoretical peak performance", 2022).
+// count[b, r] is how often row r is in bag b: what forward_small_table saved, or counted here from
+// the indices. The products run on tensor cores. An fp32 gradient is the exact sum of three bf16
+// numbers, which have its range of exponents: nothing needs scaling, and a small gradient beside a
+// large one loses nothing. Tensor cores truncate while they add, so they add up 16 bags at a time,
+// and fp32 additions, which round, do the rest (Ootomo and Yokota, "Recovering single precision
+// accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance", 2022).
 //
 // In CUDA C++ because counting needs atomics on shared memory, which Triton has not.
 //
-// A block owns a chunk of the batch, kBags bags at a time; each of its warps some rows and 16 columns of
-// the sums. 0 times a gradient that is not finite would be NaN in rows that the bag does not have: 16
-// bags with such a gradient are added up without tensor cores.
+// A block owns a chunk of the batch, kBags bags at a time; each of its warps some rows and 16
+// columns of the sums. 0 times a gradient that is not finite would be NaN in rows that the bag does
+// not have: 16 bags with such a gradient are added up without tensor cores.
 
 #include "common/bag_counts.cuh"
 #include "common/overlap.cuh"
@@ -74,9 +74,7 @@ struct Source {
   float limit;
 };
 
-__device__ __forceinline__ int bag_of(int i) {
-  return threadIdx.x % 4 * 2 + i / 2 * 8 + i % 2;
-}
+__device__ __forceinline__ int bag_of(int i) { return threadIdx.x % 4 * 2 + i / 2 * 8 + i % 2; }
 
 __device__ __forceinline__ Gradients load_gradients(const Source& source, int first_bag,
                                                     int bag_count, int column) {
@@ -136,8 +134,8 @@ __device__ __forceinline__ uint32 split(float& first, float& second) {
   return part;
 }
 
-// sum += value, keeping what rounding the sum adds to it (Kahan, "Further remarks on reducing truncation
-// errors", 1965): a long chunk loses no more than a short one.
+// sum += value, keeping what rounding the sum adds to it (Kahan, "Further remarks on reducing
+// truncation errors", 1965): a long chunk loses no more than a short one.
 __device__ __forceinline__ void add_compensated(float& sum, float& lost, float value) {
   const float rest = value - lost;
   const float next = sum + rest;
@@ -210,7 +208,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const int first_row = warp / kColumnGroups * kWarpRows;
   const int chunk = blockIdx.x;
   const int chunk_first = chunk * chunk_bags;
-  const int chunk_end = batch_size - chunk_first < chunk_bags ? batch_size : chunk_first + chunk_bags;
+  const int chunk_end =
+      batch_size - chunk_first < chunk_bags ? batch_size : chunk_first + chunk_bags;
 
   Source source;
   source.first = gradient;

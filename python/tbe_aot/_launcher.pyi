@@ -176,6 +176,7 @@ def plan_forward(
     lookups: int,
     batch_size: int,
     total_bags: int,
+    small_tables: str = "auto",
 ) -> Plan:
     """Plan a pooled lookup.
 
@@ -197,6 +198,7 @@ def plan_forward(
         lookups: the number of indices.
         batch_size: bags per feature; VBE: most bags of any feature.
         total_bags: bags of all features.
+        small_tables: ``auto``, ``never`` or ``always``, as in the operator.
     """
 
 def plan_check_bounds(

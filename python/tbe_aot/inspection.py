@@ -130,6 +130,7 @@ def explain(
     pooling: str = "sum",
     output_dtype: str = "float32",
     *,
+    small_tables: str = "auto",
     arch: str | None = None,
 ) -> Explanation:
     """Which kernels ``torch.ops.tbe_aot.forward`` would launch for these arguments, and why; launches none.
@@ -154,6 +155,7 @@ def explain(
         None,
         0,
         0,
+        small_tables,
     )
     native = launcher()
     if arch is None:
@@ -175,6 +177,7 @@ def explain(
         lookups=indices.numel(),
         batch_size=sizes.batch_size,
         total_bags=sizes.total_bags,
+        small_tables=small_tables,
     )
     return Explanation(
         arch=arch,
@@ -190,6 +193,19 @@ def _labels(kernel: str, axis: str, values: Sequence[bool | int | str]) -> list[
     """The labels of axis values, as ``_launcher`` names them."""
     labels = next(k.axes[axis] for k in launcher().kernels() if k.name == kernel)
     return [labels[AXES[kernel][axis].index(value)] for value in values]
+
+
+def _small_table_kernels(
+    weights_dtype: torch.dtype, layout: list[int]
+) -> dict[str, dict[str, tuple[int | str, ...]]]:
+    """The kernels of a table that small_tables.cpp calls small, if the layout has one."""
+    _, features, width, _, _, rows, bucket, *_ = layout
+    limits = [limit for limit in AXES["forward_small_table"]["rows"] if rows <= int(limit)]
+    known = bucket in AXES["forward_small_table"]["bucket"]
+    if weights_dtype == torch.float32 or features != 1 or width < 64 or not known or not limits:
+        return {}
+    bf16 = int(weights_dtype == torch.bfloat16)
+    return {"forward_small_table": {"bf16": (bf16,), "bucket": (bucket,), "rows": (limits[0],)}}
 
 
 def kernels_of(
@@ -208,6 +224,7 @@ def kernels_of(
     weights = (WEIGHT_DTYPES[weights_dtype],)
     buckets = tuple(sorted(set(layout[6::3])))
     kernels["forward"] = {"weight_dtype": weights, "bucket": buckets}
+    kernels |= _small_table_kernels(weights_dtype, layout)
     if bounds_check:
         kernels |= {kernel: {} for kernel in BOUNDS_KERNELS}
     if optimizer is not None:

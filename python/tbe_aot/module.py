@@ -27,6 +27,7 @@ from .vbe import vbe_layout
 
 POOLINGS = ("sum", "mean")
 BOUNDS_CHECKS = ("none", "ignore", "warning", "fatal")
+SMALL_TABLES = ("auto", "never", "always")
 OUTPUT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -59,6 +60,9 @@ class TableBatchedEmbeddingBags(nn.Module):
         hoist_transpose: the forward of a training step already sorts its lookups by row, and keeps the result until the
             update, which then need not: the same bits, and less to do in the backward for more memory between the two.
             Inside torch.compile it is torch that decides in which of the two the lookups are sorted.
+        small_tables: whether a module of one small table looks up with the kernel for such, which counts rows and
+            multiplies the counts with the table: "auto", where bags are long on average; "never"; or "always", where
+            the kernel can.
         device: of tables and metadata.
 
     Attributes:
@@ -101,12 +105,14 @@ class TableBatchedEmbeddingBags(nn.Module):
         gradient_clip: float = 0.0,
         deferred: bool = False,
         hoist_transpose: bool = False,
+        small_tables: str = "auto",
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
         _expect("pooling", pooling, POOLINGS)
         _expect("bounds_check", bounds_check, BOUNDS_CHECKS)
         _expect("output_dtype", output_dtype, OUTPUT_DTYPES)
+        _expect("small_tables", small_tables, SMALL_TABLES)
         tables = tuple(tables)
         feature_tables = None if feature_tables is None else tuple(feature_tables)
         self.table_specs = tables
@@ -124,6 +130,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         self.gradient_clip = gradient_clip
         self.deferred = deferred
         self.hoist_transpose = hoist_transpose
+        self.small_tables = small_tables
         self.pending_updates = no_updates()
         trained = optimizer is not None and not set(self.feature_tables) <= set(frozen)
         self.weights = nn.Parameter(weights, requires_grad=trained)
@@ -226,6 +233,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             output_offsets,
             max_batch,
             output_numel,
+            self.small_tables,
         )
         return pooled
 
@@ -255,6 +263,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             batch.vbe_output_offsets,
             batch.vbe_max_batch,
             batch.vbe_output_numel,
+            self.small_tables,
         )
         return result
 
@@ -501,6 +510,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             per_sample_weights,
             self.pooling,
             self.output_dtype_name,
+            small_tables=self.small_tables,
             arch=arch,
         )
 

@@ -29,6 +29,7 @@ def _forward(
     vbe_output_offsets: torch.Tensor | None = None,
     vbe_max_batch: int = 0,
     vbe_output_numel: int = 0,
+    small_tables: str = "auto",
 ) -> torch.Tensor:
     sizes = rules.accept_forward(
         weights,
@@ -43,6 +44,7 @@ def _forward(
         vbe_output_offsets,
         vbe_max_batch,
         vbe_output_numel,
+        small_tables,
     )
     shape = (vbe_output_numel,) if sizes.vbe else (sizes.batch_size, sizes.output_width)
     return weights.new_empty(shape, dtype=getattr(torch, output_dtype))
