@@ -5,8 +5,7 @@
 
 constexpr int kLanes = 32;
 constexpr uint32 kWarp = 0xffffffffu;
-// Lookups of a bag that one warp has in flight together. What is left of a longer bag is shared by
-// the whole block, so that one long bag holds up neither a warp nor the launch.
+// Lookups of a bag that its warp has in flight together.
 constexpr int kFirstLookups = 256;
 
 template <int width>
@@ -19,10 +18,11 @@ struct IndexOf<64> {
 };
 
 // kBags bags of one feature, whose table has at most kRows rows, counted by kThreads threads.
-// kPitch: words between the counters of two bags.
+// kPitch: words between the counters of two bags, at least one more than kRows: the word after a
+// bag's counters counts what has no row, so that counting needs no branch.
 //
 // Call open(), __syncthreads(), load(), add(), __syncthreads(), each by every thread: then `counts`
-// and length() are valid. What the caller does between them runs while memory answers.
+// are complete. What the caller does between them runs while memory answers.
 template <typename Index, int kThreads, int kBags, int kRows, int kPitch>
 struct BagCounts {
   static constexpr int kWarps = kThreads / kLanes;
@@ -30,10 +30,12 @@ struct BagCounts {
   static constexpr int kSteps = kFirstLookups / kLanes;
   static_assert(kBagsOfWarp * kWarps == kBags, "every warp has as many bags");
   static_assert(kThreads > kBags, "a thread reads one offset at the most");
+  static_assert(kPitch > kRows, "there is a word for what has no row");
 
-  // The first lookups of a warp's bags, one of each 32 in every lane.
-  struct FirstLookups {
-    Index indices[kBagsOfWarp][kSteps];
+  // Lookups of a warp's bags, one of each 32 in every lane. An index of a small table is in the low
+  // word; in that of -1 all bits are set.
+  struct Lookups {
+    uint32 indices[kBagsOfWarp][kSteps];
   };
 
   uint64 starts[kBags + 1];
@@ -41,11 +43,15 @@ struct BagCounts {
 
   __device__ __forceinline__ uint64 length(int bag) const { return starts[bag + 1] - starts[bag]; }
 
-  __device__ __forceinline__ uint64 longest() const {
-    uint64 result = 0;
+  // Whether a bag has more lookups; by whole warps.
+  __device__ __forceinline__ bool any_longer(uint64 than) const {
+    bool longer = false;
 #pragma unroll
-    for (int bag = 0; bag < kBags; ++bag) result = length(bag) > result ? length(bag) : result;
-    return result;
+    for (int first = 0; first < kBags; first += kLanes) {
+      const int bag = first + threadIdx.x % kLanes;
+      if (bag < kBags) longer |= length(bag) > than;
+    }
+    return __ballot_sync(kWarp, longer) != 0;
   }
 
   // Bags from bag_count on are empty.
@@ -63,49 +69,55 @@ struct BagCounts {
     if (thread <= kBags) starts[thread] = static_cast<uint64>(start);
   }
 
-  __device__ __forceinline__ void load(FirstLookups& first, const Index* indices) const {
-    const int lane = threadIdx.x % kLanes;
-    const int warp = threadIdx.x / kLanes;
+  // The first lookups of each bag.
+  __device__ __forceinline__ void load(Lookups& lookups, const Index* indices) const {
 #pragma unroll
     for (int i = 0; i < kBagsOfWarp; ++i) {
-      const int bag = warp * kBagsOfWarp + i;
-      const Index* of_lane = indices + starts[bag] + lane;
-      const int left = static_cast<int>(length(bag) < kFirstLookups ? length(bag) : kFirstLookups);
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const bool exists = step * kLanes < left - lane;
-        first.indices[i][step] = exists ? of_lane[step * kLanes] : Index(-1);
-      }
+      const int bag = first_bag_of_warp() + i;
+      load_bag(lookups.indices[i], indices + starts[bag], length(bag));
     }
   }
 
-  __device__ __forceinline__ void add(const FirstLookups& first, const Index* indices) {
-    const int warp = threadIdx.x / kLanes;
+  // Counts them, and what is left of longer bags.
+  __device__ __forceinline__ void add(const Lookups& lookups, const Index* indices) {
 #pragma unroll
+    for (int i = 0; i < kBagsOfWarp; ++i) add_bag(first_bag_of_warp() + i, lookups.indices[i]);
+    if (!any_longer(kFirstLookups)) return;
+#pragma unroll 1
     for (int i = 0; i < kBagsOfWarp; ++i) {
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        add_one(warp * kBagsOfWarp + i, first.indices[i][step]);
-      }
-    }
-    if (longest() <= kFirstLookups) return;
-#pragma unroll 1
-    for (int bag = 0; bag < kBags; ++bag) {
+      const int bag = first_bag_of_warp() + i;
       const uint64 end = length(bag);
-      const Index* of_bag = indices + starts[bag];
 #pragma unroll 1
-      for (uint64 lookup = kFirstLookups + threadIdx.x; lookup < end; lookup += kThreads) {
-        add_one(bag, of_bag[lookup]);
+      for (uint64 first = kFirstLookups; first < end; first += kFirstLookups) {
+        uint32 rest[kSteps];
+        load_bag(rest, indices + starts[bag] + first, end - first);
+        add_bag(bag, rest);
       }
     }
   }
 
  private:
-  // An index that is not below kRows is not counted: a pruned lookup (-1), as it should be, and one
-  // that no table of this size has.
-  __device__ __forceinline__ void add_one(int bag, Index index) {
-    if (static_cast<uint64>(index) < kRows) {
-      atomicAdd(&counts[bag * kPitch + static_cast<int>(index)], 1u);
+  static __device__ __forceinline__ int first_bag_of_warp() {
+    return threadIdx.x / kLanes * kBagsOfWarp;
+  }
+
+  // -1 where the bag has ended.
+  static __device__ __forceinline__ void load_bag(uint32 (&loaded)[kSteps], const Index* first,
+                                                  uint64 left) {
+    const int lane = threadIdx.x % kLanes;
+    const int of_lane = static_cast<int>(left < kFirstLookups ? left : kFirstLookups) - lane;
+    const auto* low_words = reinterpret_cast<const uint32*>(first + lane);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const bool exists = step * kLanes < of_lane;
+      loaded[step] = exists ? low_words[step * kLanes * (sizeof(Index) / sizeof(uint32))] : ~0u;
     }
+  }
+
+  // A pruned lookup (-1) has no row, nor has an index that no table of this size has.
+  __device__ __forceinline__ void add_bag(int bag, const uint32 (&loaded)[kSteps]) {
+    uint32* of_bag = counts + bag * kPitch;
+#pragma unroll
+    for (const uint32 index : loaded) atomicAdd(of_bag + (index < kRows ? index : kRows), 1u);
   }
 };

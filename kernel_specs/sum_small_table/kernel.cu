@@ -45,6 +45,7 @@ static_assert(kThreads % kRows == 0, "a thread looks at counters of one row");
 
 using Index = IndexOf<kIndexWidth>::type;
 using Exact = ExactIntegers<true>;
+using Sums = float[kRowTiles][kTiles][4];
 using Bags = BagCounts<Index, kThreads, kBags, kRows, kPitch>;
 
 struct alignas(8) Pair {
@@ -144,22 +145,61 @@ __device__ __forceinline__ void add_compensated(float& sum, float& lost, float v
   sum = next;
 }
 
-// One digit of the counters of bags 2q, 2q + 1, 2q + 8, 2q + 9, for rows g and g + 8.
-__device__ __forceinline__ void load_digits(uint32 (&digits)[4], const uint32* counts, int shift) {
-  constexpr uint32 kDigit = (1u << Exact::kBits) - 1;
-  const uint32* mine = counts + threadIdx.x % kLanes / 4;
+// Counters of bags 2q, 2q + 1, 2q + 8, 2q + 9, for rows g and g + 8: one digit of them, or all of
+// them if they have no other.
+template <bool one_digit>
+__device__ __forceinline__ void load_digits(uint32 (&digits)[4], const uint32* counts, int digit) {
+  const auto of = [digit](uint32 count) {
+    return one_digit ? count : count >> digit * Exact::kBits & ((1u << Exact::kBits) - 1);
+  };
+  const uint32* mine = counts + threadIdx.x % 4 * 2 * kPitch + threadIdx.x % kLanes / 4;
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
-    const uint32* at = mine + bag_of(part / 2 * 2) * kPitch + part % 2 * 8;
-    digits[part] = Exact::pair(at[0] >> shift & kDigit, at[kPitch] >> shift & kDigit);
+    const uint32* at = mine + part / 2 * 8 * kPitch + part % 2 * 8;
+    digits[part] = Exact::pair(of(at[0]), of(at[kPitch]));
   }
 }
 
-// sums += counts * gradients of 16 bags, each added only to rows that the bag has.
-__device__ __forceinline__ void add_one_by_one(float (&sums)[kRowTiles][kTiles][4],
-                                               const uint32* counts, const Source& source,
-                                               const float* factors, int first_bag, int bag_count,
-                                               int first_column) {
+// sums += counts * gradients of 16 bags. `one_digit`: the counts have no other.
+template <bool one_digit>
+__device__ __forceinline__ void add_step(Sums& sums, const uint32* counts,
+                                         const uint32 (&parts)[kParts][kTiles][2], int digits) {
+  Sums products = {};
+  // The highest digit first (Horner's scheme).
+#pragma unroll 1
+  for (int digit = digits - 1; digit >= 0; --digit) {
+#pragma unroll
+    for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
+      uint32 of_rows[4];
+      load_digits<one_digit>(of_rows, counts + row_tile * 16, digit);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        float (&product)[4] = products[row_tile][tile];
+        if (!one_digit) {
+#pragma unroll
+          for (float& value : product) value *= static_cast<float>(1 << Exact::kBits);
+        }
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          multiply_add<true>(product, of_rows, parts[part][tile][0], parts[part][tile][1]);
+        }
+      }
+    }
+    if (one_digit) break;
+  }
+#pragma unroll
+  for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
+#pragma unroll
+    for (int i = 0; i < kTiles * 4; ++i) {
+      sums[row_tile][i / 4][i % 4] += products[row_tile][i / 4][i % 4];
+    }
+  }
+}
+
+// The same for gradients without bf16 parts, each added only to rows that the bag has.
+__device__ __forceinline__ void add_one_by_one(Sums& sums, const uint32* counts,
+                                               const Source& source, const float* factors,
+                                               int first_bag, int bag_count, int first_column) {
   const int lane = threadIdx.x % kLanes;
 #pragma unroll
   for (int i = 0; i < kRowTiles * kTiles * 4; ++i) {
@@ -218,8 +258,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   source.limit = scaled != 0 ? clip * absolute(*gradient_scale) : clip;
   if (thread < kRows) shared.used[thread] = 0;
 
-  float sums[kRowTiles][kTiles][4] = {};
-  float lost[kRowTiles][kTiles][4] = {};
+  Sums sums = {};
+  Sums lost = {};
 #pragma unroll 1
   for (int first_bag = chunk_first; first_bag < chunk_end; first_bag += kBags) {
     if (first_bag > chunk_first) __syncthreads();  // Everyone has read the counters before.
@@ -227,10 +267,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     if (thread == 0) shared.any = 0;
     __syncthreads();
     // Bits of counters above the 16th are not saved.
-    if (saved_counts != nullptr && shared.bags.longest() >> 16 == 0) {
+    if (saved_counts != nullptr && !shared.bags.any_longer(0xffff)) {
       load_saved(shared.bags.counts, saved_counts, first_bag, chunk_end);
     } else {
-      Bags::FirstLookups lookups;
+      Bags::Lookups lookups;
       shared.bags.load(lookups, indices);
       shared.bags.add(lookups, indices);
     }
@@ -254,6 +294,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
     int digits = 1;
     while (digits * Exact::kBits < 32 && shared.any >> digits * Exact::kBits != 0) ++digits;
+    Sums of_bags = {};
     uint32 left_out = 0;  // Steps without bf16 parts.
 #pragma unroll 1
     for (int step = 0; step < kSteps; ++step) {
@@ -275,40 +316,24 @@ extern "C" __global__ void __launch_bounds__(kThreads)
           parts[part][tile][1] = split(gradients.values[2][tile], gradients.values[3][tile]);
         }
       }
-#pragma unroll
-      for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
-        float products[kTiles][4] = {};
-        // The highest digit first (Horner's scheme).
-        for (int digit = digits - 1; digit >= 0; --digit) {
-          uint32 of_rows[4];
-          load_digits(of_rows, counts + row_tile * 16, digit * Exact::kBits);
-#pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-            for (float& product : products[tile]) product *= static_cast<float>(1 << Exact::kBits);
-#pragma unroll
-            for (int part = 0; part < kParts; ++part) {
-              multiply_add<true>(products[tile], of_rows, parts[part][tile][0],
-                                 parts[part][tile][1]);
-            }
-          }
-        }
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            add_compensated(sums[row_tile][tile][i], lost[row_tile][tile][i], products[tile][i]);
-          }
-        }
+      if (digits == 1) {
+        add_step<true>(of_bags, counts, parts, 1);
+      } else {
+        add_step<false>(of_bags, counts, parts, digits);
       }
     }
 #pragma unroll 1
     for (int step = 0; left_out >> step != 0; ++step) {
       if ((left_out >> step & 1) != 0) {
-        add_one_by_one(sums, shared.bags.counts + step * kStepBags * kPitch + first_row, source,
+        add_one_by_one(of_bags, shared.bags.counts + step * kStepBags * kPitch + first_row, source,
                        shared.factors + step * kStepBags, first_bag + step * kStepBags, chunk_end,
                        first_column);
       }
+    }
+#pragma unroll
+    for (int i = 0; i < kRowTiles * kTiles * 4; ++i) {
+      float& sum = sums[i / 8][i / 4 % 2][i % 4];
+      add_compensated(sum, lost[i / 8][i / 4 % 2][i % 4], of_bags[i / 8][i / 4 % 2][i % 4]);
     }
   }
 
