@@ -124,18 +124,6 @@ __device__ __forceinline__ void add_products(Sums& sums, const uint32* counts, c
   }
 }
 
-// All rows after the first ones, which the caller has loaded.
-template <bool one_digit>
-__device__ __forceinline__ void add_digit(Sums& sums, const uint32* counts, Rows& rows,
-                                          const Table& table, int first_column, int digit) {
-  add_products<one_digit>(sums, counts, rows, digit);
-#pragma unroll 1
-  for (int row = kStepRows; row < kRows; row += kStepRows) {
-    load_rows(rows, table, row, first_column);
-    add_products<one_digit>(sums, counts + row, rows, digit);
-  }
-}
-
 __device__ __forceinline__ bool is_finite(const Sums& sums) {
   float rest = 0;  // NaN if one is not.
 #pragma unroll
@@ -199,7 +187,12 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
   Sums sums = {};
   if (!bags.any_longer((1 << Exact::kBits) - 1)) {
-    add_digit<true>(sums, bags.counts, rows, table, first_column, 0);
+    add_products<true>(sums, bags.counts, rows, 0);
+#pragma unroll 1
+    for (int row = kStepRows; row < kRows; row += kStepRows) {
+      load_rows(rows, table, row, first_column);
+      add_products<true>(sums, bags.counts + row, rows, 0);
+    }
   } else {
     // The highest digit first (Horner's scheme).
 #pragma unroll 1
@@ -208,8 +201,11 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       for (int i = 0; i < kLaneColumns * 2; ++i) {
         lane_sum(sums, i) *= static_cast<float>(1 << Exact::kBits);
       }
-      load_rows(rows, table, 0, first_column);
-      add_digit<false>(sums, bags.counts, rows, table, first_column, digit);
+#pragma unroll 1
+      for (int row = 0; row < kRows; row += kStepRows) {
+        load_rows(rows, table, row, first_column);
+        add_products<false>(sums, bags.counts + row, rows, digit);
+      }
     }
   }
   if (__ballot_sync(kWarp, !is_finite(sums)) != 0) {

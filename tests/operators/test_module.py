@@ -335,6 +335,54 @@ def test_preload_on_a_cpu_loads_nothing():
     assert bags().preload() == []
 
 
+SMALL_TABLE_KERNELS = ("forward_small_table", "sum_small_table", "update_small_table")
+
+
+@pytest.mark.parametrize(
+    ("rows", "dim", "dtype", "axes"),
+    [
+        (64, 128, torch.float16, {"bf16": ["fp16"], "bucket": ["d128"], "rows": ["e64"]}),
+        (1, 64, torch.bfloat16, {"bf16": ["bf16"], "bucket": ["d64"], "rows": ["e64"]}),
+        (65, 100, torch.float16, {"bf16": ["fp16"], "bucket": ["d128"], "rows": ["e256"]}),
+        (64, 256, torch.float16, {"bf16": ["fp16"], "bucket": ["d256"], "rows": ["e64"]}),
+        (257, 128, torch.float16, None),
+        (64, 63, torch.float16, None),
+        (64, 257, torch.float16, None),
+        (64, 128, torch.float32, None),
+    ],
+)
+def test_preload_knows_the_kernel_of_a_small_table(rows, dim, dtype, axes):
+    pytest.importorskip("tbe_aot._launcher")
+    tables = [TableSpec("a", rows, dim)]
+    layout = TableBatchedEmbeddingBags(tables, weights_dtype=dtype).layout
+    assert kernels_of(dtype, layout, bounds_check=False).get("forward_small_table") == axes
+    two = TableBatchedEmbeddingBags([*tables, TableSpec("b", 4, dim)], weights_dtype=dtype).layout
+    assert "forward_small_table" not in kernels_of(dtype, two, bounds_check=False)
+
+
+@pytest.mark.parametrize("small_tables", ["auto", "never", "always"])
+def test_small_tables_reaches_the_operator(small_tables):
+    pytest.importorskip("tbe_aot._launcher")
+    module = TableBatchedEmbeddingBags(
+        [TableSpec("a", 10, 64)], weights_dtype=torch.float16, small_tables=small_tables
+    )
+    indices, offsets = torch.randint(0, 10, (130,)), torch.tensor([0, 10, 130])
+    (launch,) = module.explain(indices, offsets, arch="sm90").launches
+    kernel = "forward" if small_tables == "never" else "forward_small_table"
+    assert launch.variant.startswith(f"{kernel}__")
+    (launch,) = module.explain(indices[:10], torch.tensor([0, 10, 10]), arch="sm90").launches
+    kernel = "forward_small_table" if small_tables == "always" else "forward"
+    assert launch.variant.startswith(f"{kernel}__")
+    expected = TableBatchedEmbeddingBags([TableSpec("a", 10, 64)], weights_dtype=torch.float16)
+    expected.load_state_dict(module.state_dict())
+    assert torch.equal(module(indices, offsets), expected(indices, offsets))
+
+
+def test_small_tables_is_one_of_three():
+    with pytest.raises(ValueError, match="small_tables is 'often', expected one of"):
+        TableBatchedEmbeddingBags([TableSpec("a", 10, 64)], small_tables="often")
+
+
 def test_preload_knows_the_kernels_of_lookups_and_of_training():
     native = pytest.importorskip("tbe_aot._launcher")
     layout = bags(weights_dtype=torch.float16).layout
@@ -359,7 +407,8 @@ def test_preload_knows_the_kernels_of_lookups_and_of_training():
     everything = {kernel.name for kernel in native.kernels()}
     for optimizer, step in STEP_KERNELS.items():
         kernels = kernels_of(torch.float16, layout, bounds_check=True, optimizer=optimizer)
-        assert kernels.keys() == everything - (set() if optimizer == "adam" else {"advance_step"})
+        unused = set(SMALL_TABLE_KERNELS) | (set() if optimizer == "adam" else {"advance_step"})
+        assert kernels.keys() == everything - unused
         assert kernels["update_short_runs"] == {
             "weight_dtype": ["fp16"],
             "gradient_dtype": ["fp32"],
