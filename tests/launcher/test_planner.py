@@ -76,7 +76,9 @@ def check_bounds(shared: Process) -> Any:
 def small(**changes: Any) -> dict[str, Any]:
     """The request of one feature with a table of 64 rows of 128 columns, 64 lookups per bag on average."""
     of_table = {"rows": 64, "width": 128, "bucket": 128, "aligned": 2, "features": 1, **changes}
-    sizes = {name: of_table.pop(name) for name in ("rows", "width", "bucket", "aligned", "features")}
+    sizes = {
+        name: of_table.pop(name) for name in ("rows", "width", "bucket", "aligned", "features")
+    }
     given = request((sizes["bucket"], sizes["aligned"], sizes["features"]), width=sizes["width"])
     given |= {"lookups": 5 * 64, **of_table}
     given["layout"][5] = sizes["rows"]

@@ -25,7 +25,10 @@ class HostKernel:
         self._threads = num_warps * WARP_SIZE
 
     def __call__(
-        self, blocks: int, arguments: Sequence[ctypes.c_void_p | ctypes.c_int | ctypes.c_float], side_by_side: int
+        self,
+        blocks: int,
+        arguments: Sequence[ctypes.c_void_p | ctypes.c_int | ctypes.c_float],
+        side_by_side: int,
     ) -> None:
         """Run ``blocks`` blocks, so many of them at a time; the two appended pointers are null.
 

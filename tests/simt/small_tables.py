@@ -53,11 +53,7 @@ def variant(kernel: str, **axes: int) -> HostKernel:
     spec = load_spec(SPECS / kernel)
     settings: dict[str, int] = {}
     for rule in spec.tuning.rules:
-        conditions = {
-            name: value if isinstance(value, tuple | list) else (value,)
-            for name, value in rule.when.items()
-        }
-        if all(axes.get(name) in values for name, values in conditions.items()):
+        if all(axes.get(name) in values for name, values in rule.when.items()):
             settings |= {name: int(value) for name, value in rule.set.items()}
     constants = {name: settings[name] for name in spec.tuning.kernel_constants}
     constants |= {name.upper(): value for name, value in axes.items()}
