@@ -21,21 +21,23 @@ ARTIFACTS := build/artifacts/$(PROFILE)
 MANIFEST := $(ARTIFACTS)/manifest.json
 DIST := dist/$(PROFILE)
 # What a wheel is made of besides the kernels.
-SOURCES := setup.py pyproject.toml README.md LICENSE $(shell find aot_build csrc_launcher python -type f \
+SOURCES := setup.py pyproject.toml README.md LICENSE wheels/provenance.py $(shell find aot_build csrc_launcher licenses python -type f \
   -not -name '*.so' -not -name '*.pyc' -not -path '*/lib/*' -not -name _operator_rules.py 2>/dev/null)
 # For the shell to expand; there is one per interpreter.
 WHEEL := $(DIST)/*-$(TAG)-*.whl
 
 export TBE_AOT_JOBS ?= $(JOBS)
+# For the wheel's build record.
+export TBE_AOT_REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 # The same sources give the same wheel, whenever it is built.
 export SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),1767225600)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv artifacts develop demo test wheel audit bench lint format sdist matrix clean distclean FORCE
+.PHONY: help venv artifacts develop demo test wheel audit audit-accept audit-wheel bench lint format sdist matrix clean distclean FORCE
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "$(PYTHON) is older than 3.10: make PYTHON=python3.12 ..."; exit 1; }
@@ -81,8 +83,19 @@ $(DIST)/.$(TAG): $(MANIFEST) $(SOURCES)
 	$(BIN)/python wheels/repair.py build/wheel/$(TAG)/*.whl $(DIST)
 	touch $@
 
-audit: $(MANIFEST) ## variants, registers, loads and sizes, from the manifest (full profile)
-	$(BIN)/python wheels/report.py $(ARTIFACTS) $$(ls $(WHEEL) 2>/dev/null)
+audit: $(MANIFEST) ## verify the kernels and write the report, build/audit/*.html (full profile; AGAINST=build, SASS=variants)
+	PYTHONPATH=python $(BIN)/python -m tbe_aot_audit verify $(ARTIFACTS)
+	PYTHONPATH=python $(BIN)/python -m tbe_aot_audit info $(ARTIFACTS)
+	PYTHONPATH=python $(BIN)/python -m tbe_aot_audit report $(ARTIFACTS) --out build/audit/$(PROFILE).html \
+	  $(if $(AGAINST),--against $(AGAINST)) $(foreach variant,$(SASS),--sass $(variant))
+	$(if $(filter ci,$(PROFILE)),PYTHONPATH=python $(BIN)/python -m tbe_aot_audit baseline $(ARTIFACTS) wheels/baseline/ci.json)
+
+audit-accept: ## record the numbers of the small matrix as the baseline that CI compares with, after a wanted change
+	$(MAKE) --no-print-directory artifacts PROFILE=ci
+	PYTHONPATH=python $(BIN)/python -m tbe_aot_audit baseline build/artifacts/ci wheels/baseline/ci.json --accept
+
+audit-wheel: $(VENV)/.build ## the audit alone as a pure wheel, in dist/: for laptops without torch
+	$(BIN)/python wheels/audit_wheel.py dist
 
 bench: develop ## the benchmarks; needs a GPU, and FBGEMM for the comparison (full profile)
 	PYTHONPATH=python $(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -104,7 +117,7 @@ matrix: $(MANIFEST) sdist ## wheels for every Python through cibuildwheel: wheel
 	$(BIN)/python wheels/matrix.py dist/*.tar.gz $(ARTIFACTS) $(DIST)/wheelhouse --torch '$(TORCH)' $(BUILD)
 
 clean: ## remove what was built; keep the cubin cache and the environments
-	rm -rf build/artifacts build/native build/lib* build/bdist* build/temp* build/wheel build/clean dist python/*.egg-info \
+	rm -rf build/artifacts build/audit build/native build/lib* build/bdist* build/temp* build/wheel build/clean dist python/*.egg-info \
 	  python/tbe_aot/lib python/tbe_aot/_launcher*.so python/tbe_aot/_operator_rules.py
 
 distclean: clean ## remove the cubin cache and the environments too

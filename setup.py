@@ -7,11 +7,14 @@ TBE_AOT_ARCHS      GPU archs, default sm90,sm100
 TBE_AOT_ARTIFACTS  a finished artifact folder (`make artifacts`), checked by hash: nothing is compiled for the GPU, triton is not needed
 TBE_AOT_TORCH      an unpacked torch package to build against; default: the one that this interpreter would import
 TBE_AOT_CACHE, TBE_AOT_JOBS    the cubin cache and the number of parallel jobs, read by aot_build
+TBE_AOT_REVISION   the commit that is built, for the wheel's build record
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -22,9 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 if TYPE_CHECKING:
+    from setuptools import Distribution
+
     from aot_build.native import NativeBuild
 
 ROOT = Path(__file__).resolve().parent
@@ -57,6 +63,46 @@ class BuildPackage(build_ext):
     def get_output_mapping(self) -> dict[str, str]:
         """None: an editable build writes into python/ itself."""
         return {}
+
+
+class Wheel(bdist_wheel):
+    """Adds what a wheel says of its own making, and gives its files the same permissions whatever the umask of the checkout was."""
+
+    def write_wheelfile(self, wheelfile_base: str, *rest: str) -> None:
+        """The last step before everything is packed."""
+        super().write_wheelfile(wheelfile_base, *rest)
+        root = Path(self.bdist_dir)
+        add_provenance(root, Path(wheelfile_base), self.distribution)
+        for path in root.rglob("*"):
+            path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
+
+
+def add_provenance(root: Path, dist_info: Path, distribution: Distribution) -> None:
+    """Write the build record and the bill of materials of an unpacked wheel."""
+    from aot_build.native import COMPILE_FLAGS
+    from wheels import provenance
+
+    lib = root / "tbe_aot" / "lib"
+    record = provenance.build_record(
+        json.loads((lib / "manifest.json").read_bytes()),
+        wheel_version=str(distribution.get_version()),
+        torch=version_of(torch_folder()),
+        compiler=os.environ.get("CXX", "g++"),
+        flags=COMPILE_FLAGS,
+    )
+    binary = (*lib.iterdir(), *(root / "tbe_aot").glob("_launcher*.so"))
+    hashes = {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in binary
+    }
+    bill = provenance.bill_of_materials(record, hashes, distribution.install_requires or [])
+    provenance.write(dist_info, record, bill)
+
+
+def version_of(torch: Path) -> str:
+    """The version of a torch package, without what was built for, such as +cpu: the headers are the same."""
+    found = re.search(r"__version__ = '([^'+]+)", (torch / "version.py").read_text())
+    return found[1] if found else "unknown"
 
 
 def parallel_jobs() -> int | None:
@@ -156,5 +202,6 @@ def copy(file: Path, folder: Path) -> None:
 
 
 setup(
-    ext_modules=[Extension("tbe_aot._launcher", sources=[])], cmdclass={"build_ext": BuildPackage}
+    ext_modules=[Extension("tbe_aot._launcher", sources=[])],
+    cmdclass={"bdist_wheel": Wheel, "build_ext": BuildPackage},
 )

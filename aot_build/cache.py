@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -59,17 +60,18 @@ class CubinCache:
         write_atomically(self.cubin_path(record.cubin_sha256), cubin)
         write_atomically(self._path("records", key, ".json"), readable_json(record.model_dump()))
 
-    def get_sass(self, sha256: str, reader: str) -> dict[str, int] | None:
-        """The instruction counts of a cubin, if this reader (a version) made them."""
+    def get_sass(self, sha256: str, reader: str) -> dict[str, Any] | None:
+        """What was counted in the machine code of a cubin, if this reader (a version) did it."""
         try:
             stored = json.loads(self._path("sass", sha256, ".json").read_bytes())
         except (FileNotFoundError, ValueError):
             return None
         if not isinstance(stored, dict) or stored.get("reader") != reader:
             return None
-        return {str(width): int(count) for width, count in stored["global_load_bytes"].items()}
+        counts = stored.get("counts")
+        return counts if isinstance(counts, dict) else None
 
-    def put_sass(self, sha256: str, reader: str, global_load_bytes: dict[str, int]) -> None:
-        """Store the instruction counts of a cubin."""
-        stored = {"reader": reader, "global_load_bytes": global_load_bytes}
+    def put_sass(self, sha256: str, reader: str, counts: dict[str, Any]) -> None:
+        """Store what was counted in the machine code of a cubin."""
+        stored = {"reader": reader, "counts": counts}
         write_atomically(self._path("sass", sha256, ".json"), readable_json(stored))

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
 from .errors import BuildError
 from .files import sha256_hex
 from .toolchain import run_tool
+
+_SECTION_WITHOUT_BYTES = 8  # SHT_NOBITS
+_EIFMT_SVAL = 4
+_EIATTR_NUM_BARRIERS = 0x4C
 
 
 class CubinParam(BaseModel):
@@ -48,24 +54,58 @@ def elf_abi(cubin: bytes) -> str:
     return f"{cubin[7]}/{cubin[8]}"
 
 
-def text_section(cubin: bytes) -> bytes:
-    """The machine code: the one ``.text`` section of the kernel."""
+class Section(NamedTuple):
+    """A section of an ELF file."""
+
+    name: str
+    flags: int
+    data: bytes
+
+
+def sections(cubin: bytes) -> Iterator[Section]:
+    """The sections of a cubin; those without bytes in the file are empty."""
     (section_table,) = struct.unpack_from("<Q", cubin, 40)
     entry_size, count, names_index = struct.unpack_from("<HHH", cubin, 58)
     # name, type, flags, address, offset, size, link, info, alignment, entry size
-    sections = [
+    headers = [
         struct.unpack_from("<IIQQQQIIQQ", cubin, section_table + index * entry_size)
         for index in range(count)
     ]
-    names = sections[names_index][4]
-    found = []
-    for section in sections:
-        start = names + section[0]
-        if cubin[start : cubin.index(b"\0", start)].startswith(b".text."):
-            found.append(cubin[section[4] : section[4] + section[5]])
+    names = headers[names_index][4]
+    for header in headers:
+        start = names + header[0]
+        name = cubin[start : cubin.index(b"\0", start)].decode()
+        end = header[4] + (0 if header[1] == _SECTION_WITHOUT_BYTES else header[5])
+        yield Section(name, header[2], cubin[header[4] : end])
+
+
+def _text(cubin: bytes) -> Section:
+    found = [section for section in sections(cubin) if section.name.startswith(".text.")]
     if len(found) != 1:
         raise BuildError(f"expected one .text section, found {len(found)}")
     return found[0]
+
+
+def text_section(cubin: bytes) -> bytes:
+    """The machine code: the one ``.text`` section of the kernel."""
+    return _text(cubin).data
+
+
+def named_barriers(cubin: bytes) -> int:
+    """How many of a block's 16 barriers the kernel uses: in the code's section flags, on newer archs an attribute of the kernel."""
+    text = _text(cubin)
+    info = text.name.replace(".text.", ".nv.info.", 1)
+    for section in sections(cubin):
+        if section.name != info:
+            continue
+        # Attributes: format, code, and a value in place (16 bits) or, with format 4, the size of what follows.
+        position = 0
+        while position + 4 <= len(section.data):
+            layout, code, value = struct.unpack_from("<BBH", section.data, position)
+            if code == _EIATTR_NUM_BARRIERS:
+                return int(value & 0xFF)
+            position += 4 + (value if layout == _EIFMT_SVAL else 0)
+    return text.flags >> 20 & 0x7F
 
 
 def parse_params(elf_dump: str) -> list[CubinParam]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ast
 import string
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 
 class ExpressionError(ValueError):
@@ -26,6 +27,7 @@ class Scope:
     bools: AbstractSet[str] = frozenset()
     floats: AbstractSet[str] = frozenset()
     strings: AbstractSet[str] = frozenset()
+    string_sets: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def with_let(self, name: str, kind: str) -> Scope:
         """The scope after ``let name = <int or bool>``."""
@@ -112,6 +114,13 @@ class _Translator:
                 return Expression(
                     f"({a.cpp} {sign} {b.cpp})", f"({a.python} {sign} {b.python})", "bool"
                 )
+            case ast.Compare(left=left, ops=[ast.In()], comparators=[ast.Name(id=name)]) if (
+                name in self.scope.string_sets
+            ):
+                a = self.want(self.visit(left), "str")
+                words = self.scope.string_sets[name]
+                cpp = " or ".join(f'{a.cpp} == "{word}"' for word in words) or "false"
+                return Expression(f"({cpp})", f"({a.python} in {tuple(words)!r})", "bool")
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 condition = self.want(self.visit(test), "bool")
                 a = self.visit(body)
@@ -208,16 +217,16 @@ def translate_message(text: str, scope: Scope) -> Message:
     cpp: list[str] = []
     python = ""
     prefix = ""
-    for literal, field, spec, conversion in string.Formatter().parse(text):
+    for literal, expression_text, spec, conversion in string.Formatter().parse(text):
         if not set(literal).isdisjoint('"\\{}'):
             raise ExpressionError(f"a double quote, backslash or brace in the message `{text}`")
         if literal:
             cpp.append(f'"{literal}"')
             python += literal
-        if field is not None:
+        if expression_text is not None:
             if spec or conversion:
                 raise ExpressionError(f"a format in the message `{text}`")
-            expression = translate(field, scope)
+            expression = translate(expression_text, scope)
             cpp.append(expression.cpp)
             # As C++ streams write a float.
             shown = ":g" if expression.kind == "float" else ""

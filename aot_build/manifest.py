@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .archs import ARCHS
+from .archs import ARCHS, Arch
 from .conditions import AxisValue
 from .files import canonical_json, readable_json, sha256_hex, write_if_changed
 from .pack import PackReport
@@ -20,7 +21,7 @@ from .toolchain import (
     triton_version,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def make_manifest(plan: Plan, packs: Mapping[str, PackReport]) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def make_manifest(plan: Plan, packs: Mapping[str, PackReport]) -> dict[str, Any]
         "schema_version": SCHEMA_VERSION,
         "profile": plan.profile,
         "toolchain": _toolchain(plan),
-        "archs": {arch: _arch_entry(packs[arch]) for arch in plan.archs},
+        "archs": {arch: _arch_entry(ARCHS[arch], packs[arch]) for arch in plan.archs},
         "kernels": {
             name: _kernel_entry(kernel, plan, packs) for name, kernel in plan.kernels.items()
         },
@@ -49,8 +50,11 @@ def _toolchain(plan: Plan) -> dict[str, Any]:
     return tools
 
 
-def _arch_entry(pack: PackReport) -> dict[str, Any]:
+def _arch_entry(arch: Arch, pack: PackReport) -> dict[str, Any]:
     return {
+        "compute_capability": [arch.major, arch.minor],
+        "least_driver": arch.least_driver,
+        "limits": asdict(arch.limits),
         "pack": pack.file,
         "pack_sha256": pack.sha256,
         "index_sha256": pack.index_sha256,
@@ -97,14 +101,15 @@ def _variant_entry(variant: Variant, arch: str, pack: PackReport) -> dict[str, A
         "num_stages": build.options["num_stages"],
         "maxnreg": build.options["maxnreg"],
         "enable_fp_fusion": build.options["enable_fp_fusion"],
+        "row_loads": [wanted.model_dump() for wanted in build.row_loads],
+        "budget": build.limits,
     }
     record = pack.records.get(variant.name)
     if record is None:
         return {**entry, "num_warps": build.options["num_warps"]}
-    measured = record.model_dump()
-    measured["params_in_cubin"] = measured.pop("params")
-    loads = pack.global_load_bytes[record.cubin_sha256]
-    return {**entry, **measured, "sass": {"global_load_bytes": loads}}
+    # The parameters in the cubin are those of the kernel: the pack stage compared them.
+    measured = record.model_dump(exclude={"params"})
+    return {**entry, **measured, **pack.machine_code[variant.name].model_dump()}
 
 
 def write_manifest(plan: Plan, packs: Mapping[str, PackReport], out: Path) -> None:

@@ -2,7 +2,8 @@
 
 The file is one description of arguments, relations between sizes and dispatch; its head explains the keys. From it
 come ``operator_rules.h`` (schemas and checks of the CUDA and CPU implementations), ``_operator_rules.py`` (checks of
-the fakes) and ``dispatch_cells`` (what the plan has to serve).
+the fakes), ``optimizer_table.h`` and ``optimizer_formulas.h`` (the optimizers for planner and CPU) and
+``dispatch_cells`` (what the plan has to serve).
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ import jinja2
 from pydantic import Field
 
 from .conditions import AxisValue, Value, When, is_one_of, matches
+from .emit import enumerator
 from .errors import Problem, SpecError, format_names, format_values
 from .expressions import Expression, ExpressionError, Scope, translate, translate_message
 from .files import write_if_changed
+from .optimizers import Optimizer, check_optimizers, string_sets
 from .spec import IDENTIFIER, Spec, Table, load_specs, read_document
 
 OPERATORS_FILE = "operators.toml"
 HEADER_FILE = "operator_rules.h"
 PYTHON_FILE = "_operator_rules.py"
+OPTIMIZER_FILE = "optimizer_table.h"
+FORMULA_FILE = "optimizer_formulas.h"
 NAMESPACE = "tbe_aot"
 # The dtypes that C++ knows by number and name (csrc_launcher/ops/tensor_info.h).
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
@@ -52,6 +57,7 @@ class Argument(Table):
     device_of: str = ""
     gradient: bool = True
     values: list[str] = Field(default=[])
+    values_of: Literal["", "optimizers"] = ""
 
     @property
     def is_tensor(self) -> bool:
@@ -142,8 +148,27 @@ class OperatorsFile(Table):
     """A whole operators.toml."""
 
     schema_version: Literal[1]
+    optimizers: list[Optimizer] = Field(default=[])
     check_sets: dict[str, list[Check]] = Field(default={})
     operators: list[Operator] = Field(min_length=1)
+
+    def with_values(self) -> OperatorsFile:
+        """The file with ``values_of`` replaced by the values."""
+        names = [optimizer.name for optimizer in self.optimizers]
+        operators = [
+            operator.model_copy(
+                update={
+                    "arguments": [
+                        argument.model_copy(update={"values": names})
+                        if argument.values_of
+                        else argument
+                        for argument in operator.arguments
+                    ]
+                }
+            )
+            for operator in self.operators
+        ]
+        return self.model_copy(update={"operators": operators})
 
 
 @dataclass(frozen=True)
@@ -214,7 +239,11 @@ class _Checker:
                     )
                 allowed = ("dtypes", "rank", "contiguous", "device_of", "gradient")
             elif argument.type == "str":
-                allowed = ("values",)
+                allowed = ("values", "values_of")
+                if not argument.values:
+                    self.report(
+                        place, argument.name, "neither `values` nor a `values_of` that has some"
+                    )
             extra = argument.model_fields_set - {"name", "type", "doc", "default", *allowed}
             for name in sorted(extra):
                 self.report(
@@ -229,7 +258,11 @@ class _Checker:
             scope: frozenset(a.name for a in operator.arguments if a.type == kind)
             for kind, scope in SCOPES.items()
         }
-        scope = Scope(frozenset(a.name for a in operator.arguments if a.is_tensor), **names)
+        scope = Scope(
+            frozenset(a.name for a in operator.arguments if a.is_tensor),
+            string_sets=string_sets(self.content.optimizers),
+            **names,
+        )
         rendered: list[RenderedCheck] = []
         lets: dict[str, str] = {}
         for i, check in enumerate(self._expanded(operator, key)):
@@ -342,6 +375,7 @@ class Operators:
     """The operators of a folder of specs, checked against its kernels."""
 
     operators: tuple[CheckedOperator, ...]
+    optimizers: tuple[Optimizer, ...]
     specs: Mapping[str, Spec]
 
     def dispatch_cells(self) -> Iterator[tuple[str, str, dict[str, AxisValue]]]:
@@ -365,6 +399,14 @@ class Operators:
         """_operator_rules.py."""
         return self._render("operator_rules.py.j2")
 
+    def optimizer_table(self) -> str:
+        """optimizer_table.h."""
+        return self._render("optimizer_table.h.j2")
+
+    def optimizer_formulas(self) -> str:
+        """optimizer_formulas.h."""
+        return self._render("optimizer_formulas.h.j2")
+
     def _render(self, template: str) -> str:
         environment = jinja2.Environment(
             loader=jinja2.PackageLoader(__package__),
@@ -374,9 +416,11 @@ class Operators:
             keep_trailing_newline=True,
             autoescape=False,  # noqa: S701 - the output is C++ and Python, not HTML
         )
-        environment.filters["python"] = repr
+        environment.filters |= {"python": repr, "camel": camel}
+        environment.globals["enumerator"] = enumerator
         return environment.get_template(template).render(
             operators=self.operators,
+            optimizers=self.optimizers,
             namespace=NAMESPACE,
             source=OPERATORS_FILE,
             axes={
@@ -394,9 +438,10 @@ def load_operators(specs_dir: Path) -> Operators:
         SpecError: every mistake found, with file, key, value and what is allowed.
     """
     path = specs_dir / OPERATORS_FILE
-    content = read_document(path, OperatorsFile)
+    content = read_document(path, OperatorsFile).with_values()
     specs = load_specs(specs_dir)
     checker = _Checker(path, content, specs)
+    checker.problems += check_optimizers(path, content.optimizers, specs)
     checked = []
     for operator in content.operators:
         key = f"operators.{operator.name}"
@@ -405,11 +450,16 @@ def load_operators(specs_dir: Path) -> Operators:
         checker.dispatch(operator, key)
     if checker.problems:
         raise SpecError(checker.problems)
-    return Operators(tuple(checked), specs)
+    return Operators(tuple(checked), tuple(content.optimizers), specs)
 
 
 def emit(specs_dir: Path, folder: Path) -> None:
     """Render the checks of ``specs_dir/operators.toml`` into ``folder`` (``generated/`` of the artifacts)."""
     operators = load_operators(specs_dir)
-    write_if_changed(folder / HEADER_FILE, operators.header().encode())
-    write_if_changed(folder / PYTHON_FILE, operators.python().encode())
+    for name, text in (
+        (HEADER_FILE, operators.header()),
+        (PYTHON_FILE, operators.python()),
+        (OPTIMIZER_FILE, operators.optimizer_table()),
+        (FORMULA_FILE, operators.optimizer_formulas()),
+    ):
+        write_if_changed(folder / name, text.encode())

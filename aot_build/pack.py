@@ -27,8 +27,9 @@ from .cache import CubinCache
 from .cubin import CubinRecord
 from .errors import BuildError
 from .files import readable_json, sha256_hex, write_if_changed
+from .machine_code import MachineCode, machine_code_of
 from .plan import Plan
-from .sass import global_loads
+from .sass import sass_counts
 from .verify import check_variant
 
 MAGIC = b"TBEAOTPK"
@@ -50,7 +51,7 @@ class PackReport(BaseModel):
     size: int
     blobs: list[str]
     records: dict[str, CubinRecord]
-    global_load_bytes: dict[str, dict[str, int]]
+    machine_code: dict[str, MachineCode]
 
     def blob_of(self, variant: str) -> int:
         """The index of a variant's cubin, -1 when it was not built."""
@@ -129,19 +130,26 @@ def pack_arch(
         BuildError: lists every contradiction between the specs and the cubins.
     """
     records = read_results(results)
-    hashes = sorted({record.cubin_sha256 for record in records.values()})
-    loads = global_loads(ARCHS[arch], hashes, cache)
+    cubins = {
+        sha256: cache.cubin(sha256)
+        for sha256 in sorted({record.cubin_sha256 for record in records.values()})
+    }
+    counts = sass_counts(ARCHS[arch], list(cubins), cache)
+    machine_code = {}
     problems = []
     for kernel in plan.kernels.values():
         for variant in kernel.variants:
             record = records.get(variant.name)
             if record is None:
                 continue
-            found = check_variant(kernel, variant.builds[arch], record, loads[record.cubin_sha256])
+            sha256 = record.cubin_sha256
+            code = machine_code_of(ARCHS[arch], record, cubins[sha256], counts[sha256])
+            machine_code[variant.name] = code
+            found = check_variant(kernel, variant.builds[arch], record, code)
             problems += [f"{variant.name} on {arch}: {problem}" for problem in found]
     if problems:
         raise BuildError("\n".join(problems))
-    index, data = encode_pack(arch, {sha256: cache.cubin(sha256) for sha256 in hashes})
+    index, data = encode_pack(arch, cubins)
     write_if_changed(out, data)
     document = PackReport(
         arch=arch,
@@ -149,8 +157,8 @@ def pack_arch(
         sha256=sha256_hex(data),
         index_sha256=sha256_hex(index),
         size=len(data),
-        blobs=hashes,
+        blobs=list(cubins),
         records=records,
-        global_load_bytes={sha256: loads[sha256] for sha256 in hashes},
+        machine_code=machine_code,
     )
     write_if_changed(report, readable_json(document.model_dump()))

@@ -177,13 +177,14 @@ class RowLoad(Table):
 
 
 class Limits(Table):
-    """Upper bounds; an absent one does not bind."""
+    """Upper bounds, and a lower one of the theoretical occupancy; an absent one does not bind."""
 
     registers: int | None = Field(default=None, ge=1)
     spill_bytes: int | None = Field(default=None, ge=0)
     stack_bytes: int | None = Field(default=None, ge=0)
     shared_bytes: int | None = Field(default=None, ge=0)
     cubin_bytes: int | None = Field(default=None, ge=1)
+    occupancy_percent: int | None = Field(default=None, ge=1, le=100)
 
 
 class Budget(Table):

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from .cubin import CubinRecord
+from .machine_code import MachineCode
 from .plan import Build, KernelPlan
+
+# The one limit that is a lower bound.
+LEAST_OCCUPANCY = "occupancy_percent"
 
 
 def check_variant(
-    kernel: KernelPlan, build: Build, record: CubinRecord, loads: Mapping[str, int]
+    kernel: KernelPlan, build: Build, record: CubinRecord, code: MachineCode
 ) -> Iterator[str]:
     """Everything about one compiled variant that contradicts the spec.
 
@@ -17,11 +21,11 @@ def check_variant(
         kernel: the plan of its kernel.
         build: the plan of this variant on this arch.
         record: what is known of the cubin.
-        loads: its global loads by width in bytes.
+        code: what is known of its machine code.
     """
     yield from _check_params(kernel, record)
-    yield from _check_row_loads(build, loads)
-    yield from _check_limits(build, record)
+    yield from _check_row_loads(build, code.sass.global_load_bytes)
+    yield from _check_limits(build, record, code)
 
 
 def _check_params(kernel: KernelPlan, record: CubinRecord) -> Iterator[str]:
@@ -43,7 +47,7 @@ def _check_row_loads(build: Build, loads: Mapping[str, int]) -> Iterator[str]:
             yield f"row_loads: no global load of 1 or 2 bytes; found {shown}"
 
 
-def _check_limits(build: Build, record: CubinRecord) -> Iterator[str]:
+def _check_limits(build: Build, record: CubinRecord, code: MachineCode) -> Iterator[str]:
     # Static shared memory holds what the assembler reserves; the rest is asked for at launch.
     used = {
         "registers": record.registers,
@@ -53,5 +57,12 @@ def _check_limits(build: Build, record: CubinRecord) -> Iterator[str]:
         "cubin_bytes": record.cubin_bytes,
     }
     for name, limit in build.limits.items():
-        if used[name] > limit:
+        if name == LEAST_OCCUPANCY:
+            found = code.occupancy
+            if found.percent < limit:
+                yield (
+                    f"budget missed: occupancy = {found.percent:g} %, limited by {found.limited_by};"
+                    f" allowed: at least {limit} %"
+                )
+        elif used[name] > limit:
             yield f"budget exceeded: {name} = {used[name]}; allowed: at most {limit}"

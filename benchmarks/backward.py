@@ -27,10 +27,10 @@ from benchmarks.environment import Options, describe_environment
 from benchmarks.ours import Training, build_info, make_weights
 from benchmarks.results import (
     BackwardRow,
-    HoistRow,
     HostRow,
     KernelRow,
     MemoryRow,
+    OptionRow,
     Results,
     RunLengthRow,
     SortRow,
@@ -240,7 +240,7 @@ def _add_details(
     lookup: str,
     results: Results,
 ) -> None:
-    """What a step is made of, what it takes, and what it gains from indices that are transposed before."""
+    """What a step is made of, what it takes, and what its options change."""
     device, count = options.device, len(drawn.sets)
     steps = _steps(drawn, ours, peer, drawn.sample_weights(lookup))
     if device.type == "cuda":
@@ -250,9 +250,9 @@ def _add_details(
     if lookup == WITH_GRADIENT:
         return
     weighted = lookup == WEIGHTED
-    hoists = ours.operator_steps(drawn.sets, drawn.gradients, weighted=weighted)
-    times = interleaved_steps(hoists, count, device, iterations=options.iterations)
-    results.hoist.append(HoistRow(case.name, lookup, times))
+    ways = ours.operator_steps(drawn.sets, drawn.gradients, weighted=weighted)
+    times = interleaved_steps(ways, count, device, iterations=options.iterations)
+    results.options.append(OptionRow(case.name, lookup, times))
     if weighted:
         return
     keys = [ours.global_rows(case, inputs) for inputs in drawn.sets]

@@ -152,12 +152,13 @@ class Training:
     def operator_steps(
         self, sets: list[Inputs], gradients: list[torch.Tensor], *, weighted: bool
     ) -> dict[str, Step]:
-        """The same without autograd: "plain" transposes the indices in the backward, "hoisted" after the forward."""
+        """The same without autograd, by option: see ``benchmarks.results.OptionRow``."""
         module = self.module
         weights = module.weights.detach()
         momentum = module.get_buffer("momentum1") if module.optimizer_state() else None
         transpose = self.transpose(sets, weighted=weighted)
         transposed: list[torch.Tensor] = []
+        seed = torch.zeros(1, dtype=torch.int64, device=weights.device)
 
         def forward(s: int) -> torch.Tensor:
             factors = sets[s].per_sample_weights if weighted else None
@@ -171,7 +172,7 @@ class Training:
             transposed.append(transpose(s))
             return output
 
-        def update(s: int, given: torch.Tensor | None) -> None:
+        def update(s: int, **options: torch.Tensor) -> None:
             torch.ops.tbe_aot.backward_update(
                 gradients[s],
                 weights,
@@ -183,12 +184,15 @@ class Training:
                 module.learning_rate,
                 momentum,
                 per_sample_weights=sets[s].per_sample_weights if weighted else None,
-                transposed=given,
+                **options,
             )
 
         return {
-            "plain": Step(forward, lambda _, s: update(s, None)),
-            "hoisted": Step(forward_and_transpose, lambda _, s: update(s, transposed.pop())),
+            "plain": Step(forward, lambda _, s: update(s)),
+            "hoisted": Step(
+                forward_and_transpose, lambda _, s: update(s, transposed=transposed.pop())
+            ),
+            "stochastic": Step(forward, lambda _, s: update(s, rounding_seed=seed)),
         }
 
     def transpose(self, sets: list[Inputs], *, weighted: bool) -> Callable[[int], torch.Tensor]:

@@ -150,20 +150,23 @@ def _medians(times: dict[str, Timing], names: Sequence[str]) -> list[str]:
     return [f"{times[name].median:.4f}" for name in names]
 
 
-def hoist_lines(results: Results) -> list[str]:
-    """What transposing the indices beside the forward moves."""
+def option_lines(results: Results) -> list[str]:
+    """What options of a step change; the ratio is that of the sums."""
     parts = ("forward", "backward", "both")
-    body = [
-        [
-            row.case,
-            row.lookup,
-            *_medians(row.times["plain"], parts),
-            *_medians(row.times["hoisted"], parts),
+    body = []
+    for row in results.options:
+        plain = row.times["plain"]["both"].median
+        body += [
+            [
+                row.case,
+                row.lookup,
+                option,
+                *_medians(times, parts),
+                f"{times['both'].median / plain:.3f}",
+            ]
+            for option, times in row.times.items()
         ]
-        for row in results.hoist
-    ]
-    header = ["case", "lookup", *(f"{part}, ms" for part in ("forward", "backward", "sum"))]
-    header += [f"hoisted: {part}, ms" for part in ("forward", "backward", "sum")]
+    header = ["case", "lookup", "option", "forward, ms", "backward, ms", "sum, ms", "of plain"]
     return table(header, body)
 
 
@@ -221,7 +224,7 @@ def sections(results: Results) -> list[list[str]]:
     made += [["### Every training step"], step_lines(results)]
     tables = (
         ("Run lengths", results.run_lengths, run_length_lines),
-        ("Indices transposed beside the forward", results.hoist, hoist_lines),
+        ("Options of a step", results.options, option_lines),
         ("Kernels of a step with row-wise Adagrad", results.kernels, kernel_lines),
         ("The sort", results.sorts, sort_lines),
         ("Memory of a backward over its inputs", results.memory, memory_lines),

@@ -84,10 +84,11 @@ class BackwardRow:
 
 
 @dataclass(frozen=True)
-class HoistRow:
-    """Operators without autograd, ms: the indices are transposed in the backward ("plain") or after the forward ("hoisted").
+class OptionRow:
+    """Steps by the operators, without autograd, ms.
 
-    Keys of ``times`` are those two, then "forward", "backward" and "both".
+    Keys of ``times`` are "plain", and what is done otherwise: "hoisted" transposes the indices after the forward,
+    "stochastic" rounds by chance; then "forward", "backward" and "both".
     """
 
     case: str
@@ -183,7 +184,7 @@ class Results:
     forward: list[ForwardRow] = field(default_factory=list)
     bounds: list[BoundsRow] = field(default_factory=list)
     backward: list[BackwardRow] = field(default_factory=list)
-    hoist: list[HoistRow] = field(default_factory=list)
+    options: list[OptionRow] = field(default_factory=list)
     kernels: list[KernelRow] = field(default_factory=list)
     sorts: list[SortRow] = field(default_factory=list)
     memory: list[MemoryRow] = field(default_factory=list)
@@ -223,7 +224,7 @@ class Results:
             bounds=[BoundsRow(**_with_timings(row)) for row in data["bounds"]],
             # What a benchmark of the forward leaves has none of these.
             backward=[BackwardRow(**_with_timings(row)) for row in data.get("backward", [])],
-            hoist=[HoistRow(**_with_timings(row)) for row in data.get("hoist", [])],
+            options=[OptionRow(**_with_timings(row)) for row in data.get("options", [])],
             kernels=[KernelRow(**row) for row in data.get("kernels", [])],
             sorts=[SortRow(**_with_timings(row)) for row in data.get("sorts", [])],
             memory=[MemoryRow(**row) for row in data.get("memory", [])],

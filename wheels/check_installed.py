@@ -18,6 +18,8 @@ import torch
 
 import tbe_aot
 from tbe_aot import _launcher
+from tbe_aot_audit.source import installed
+from tbe_aot_audit.verify import verify
 
 TABLES = {
     "narrow": (50, 16),
@@ -59,6 +61,16 @@ def check_packs() -> str:
     """Every cubin of every pack has the hash that the library was built with."""
     cubins = _launcher.verify()
     return ", ".join(f"{arch}: {count} cubins" for arch, count in cubins.items())
+
+
+def check_audit() -> str:
+    """The installation is what was built, by the audit that came with it."""
+    result = verify(installed())
+    findings = [f"{f.subject}: {f.message}" for check in result.checks for f in check.findings]
+    if findings:
+        raise AssertionError("\n".join(findings))
+    passed = [check.name for check in result.checks if check.status == "passed"]
+    return f"what was built: {', '.join(passed)}"
 
 
 def check_lookups(device: torch.device) -> str:
@@ -130,7 +142,7 @@ def reference(
 
 def main() -> int:
     """Run every check and print what each one says."""
-    checks = [check_nothing_can_compile, check_metadata, check_packs]
+    checks = [check_nothing_can_compile, check_metadata, check_packs, check_audit]
     for check in checks:
         print(f"{check.__name__.removeprefix('check_').replace('_', ' ')}: {check()}")
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]

@@ -47,6 +47,12 @@ const char* tbe_aot_last_error() { return last_error.c_str(); }
 
 const tbe_aot::BuildInfo* tbe_aot_build_info() { return &tbe_aot::kBuild; }
 
+const tbe_aot::BuildInfo* const tbe_aot_tables = &tbe_aot::kBuild;
+// The strides of tbe_aot_audit/library.py.
+static_assert(sizeof(tbe_aot::ArchInfo) == 56 && sizeof(tbe_aot::AxisInfo) == 24);
+static_assert(sizeof(tbe_aot::KernelInfo) == 80 && sizeof(tbe_aot::ParamInfo) == 24);
+static_assert(sizeof(tbe_aot::VariantInfo) == 40);
+
 const int32_t* tbe_aot_buckets(size_t* count) {
   *count = std::size(tbe_aot::generated::kForwardBucketValues);
   return std::data(tbe_aot::generated::kForwardBucketValues);

@@ -21,6 +21,8 @@ TBE_AOT_EXPORT const char* tbe_aot_last_error();
 
 // The generated tables.
 TBE_AOT_EXPORT const tbe_aot::BuildInfo* tbe_aot_build_info();
+// The same as data, for who reads the file without loading it (tbe_aot_audit/library.py).
+TBE_AOT_EXPORT extern const tbe_aot::BuildInfo* const tbe_aot_tables;
 
 // The integers that the bucket axis of the forward kernel can have, ascending.
 TBE_AOT_EXPORT const int32_t* tbe_aot_buckets(size_t* count);

@@ -58,6 +58,14 @@ bool equal(const Sha256& digest, const uint8_t (&expected)[32]) {
   return std::memcmp(digest.data(), expected, sizeof(expected)) == 0;
 }
 
+// Bytes of a damaged file as part of a message, which must be text for whoever shows it.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return text;
+}
+
 // Folder of the shared library or executable that contains this function.
 std::string own_folder() {
   Dl_info info;
@@ -104,7 +112,7 @@ Pack::Pack(const std::string& path, const ArchInfo& arch) : path_(path), data_(n
   }
   const std::string arch_name(header.arch, strnlen(header.arch, sizeof(header.arch)));
   if (arch_name != arch.name) {
-    refuse(path, "it holds cubins for ", arch_name, ", not for ", arch.name);
+    refuse(path, "it holds cubins for ", printable(arch_name), ", not for ", arch.name);
   }
   const uint64_t index_end = sizeof(Header) + uint64_t{header.blob_count} * sizeof(PackBlob);
   if (index_end > file_size_ || header.blob_count > INT32_MAX) {

@@ -6,6 +6,7 @@
 #include "core/kernel_lookup.h"
 #include "core/launch_chain.h"
 #include "core/launch_limits.h"
+#include "core/optimizers.h"
 #include "core/planner.h"
 #include "core/transpose_launches.h"
 #include "core/transposed_format.h"
@@ -14,7 +15,7 @@
 namespace tbe_aot {
 namespace {
 
-using generated::kAdvanceStepKernel;
+using generated::kAdvanceCountersKernel;
 using generated::kSumChunksKernel;
 using generated::kUpdateLongRunsKernel;
 using generated::kUpdateShortRunsKernel;
@@ -33,32 +34,13 @@ using generated::UpdateShortRunsGradientDtype;
 using generated::UpdateShortRunsOptimizer;
 using generated::UpdateShortRunsWeightDtype;
 
-// Variants of `rowwise` serve SGD too.
-template <typename Axis>
-Axis optimizer_axis(Optimizer optimizer) {
-  switch (optimizer) {
-    case Optimizer::kSgd:
-    case Optimizer::kRowwiseAdagrad:
-      return Axis::rowwise;
-    case Optimizer::kAdagrad:
-      return Axis::adagrad;
-    case Optimizer::kAdam:
-      return Axis::adam;
-  }
-  fail("optimizer number ", static_cast<int32_t>(optimizer),
-       " is none of sgd, rowwise_adagrad, adagrad, adam");
-}
-
-bool has_state_per_weight(Optimizer optimizer) {
-  return optimizer == Optimizer::kAdagrad || optimizer == Optimizer::kAdam;
-}
-
 // Why no group of this call may use an aligned variant; null when nothing speaks against it.
 const char* why_all_generic(const BackwardUpdateRequest& request, const Layout& layout) {
   if (!is_vector_aligned(request.weights)) return "the weights' address is not a multiple of 16";
   if (!is_vector_aligned(request.gradient)) return "the gradient's address is not a multiple of 16";
-  if (has_state_per_weight(request.optimizer) &&
-      !(is_vector_aligned(request.momentum1) && is_vector_aligned(request.momentum2))) {
+  const OptimizerTraits& traits = traits_of(request.optimizer);
+  if ((traits.momentum1 == StatePlace::kWeight && !is_vector_aligned(request.momentum1)) ||
+      (traits.momentum2 == StatePlace::kWeight && !is_vector_aligned(request.momentum2))) {
     return "the address of the optimizer's state is not a multiple of 16";
   }
   if (request.vbe && !layout.all_rows_aligned()) {
@@ -112,15 +94,23 @@ class Update {
         format_(transposed_format(request.lookups, layout.feature_count(), request.factored)),
         generic_reason_(why_all_generic(request, layout)) {}
 
-  void add_step() {
-    generated::AdvanceStepArgs args{};
+  // Nothing to launch where nothing is counted.
+  void add_counters() {
+    const bool counts_steps = traits_of(request_.optimizer).counts_updates;
+    if (!counts_steps && request_.rounding_seed == nullptr) return;
+    generated::AdvanceCountersArgs args{};
     args.step = request_.step;
+    args.rounding_seed = request_.rounding_seed;
     args.found_inf = request_.found_inf;
+    args.counts_steps = counts_steps ? 1 : 0;
+    args.stochastic = request_.rounding_seed != nullptr ? 1 : 0;
     args.checked = request_.found_inf != nullptr ? 1 : 0;
-    chain_.add(kAdvanceStepKernel,
-               choose_variant(request_.arch, kAdvanceStepKernel, generated::advance_step_cell({})),
-               1, 1, args);
-    chain_.explain("counts the update");
+    const Choice choice =
+        choose_variant(request_.arch, kAdvanceCountersKernel, generated::advance_counters_cell({}));
+    chain_.add(kAdvanceCountersKernel, choice, 1, 1, args);
+    chain_.explain("counts the update: ", counts_steps ? "its step" : "",
+                   counts_steps && args.stochastic != 0 ? " and " : "",
+                   args.stochastic != 0 ? "the seed of its rounding" : "");
   }
 
   // The widest rows first: they take longest, and narrower ones fill the device beside their end.
@@ -191,13 +181,16 @@ class Update {
     args.learning_rate = request_.learning_rate;
     args.step = request_.step;
     args.found_inf = request_.found_inf;
+    args.rounding_seed = request_.rounding_seed;
     args.run_rows = section(format_.run_rows);
     args.eps = request_.eps;
     args.beta1 = request_.beta1;
     args.beta2 = request_.beta2;
     args.l2_decay = request_.l2_decay;
     args.decoupled_decay = request_.decoupled_decay;
-    args.adagrad = request_.optimizer == Optimizer::kRowwiseAdagrad ? 1 : 0;
+    // Variants of `rowwise` serve SGD too, which has no state.
+    args.adagrad = traits_of(request_.optimizer).momentum1 == StatePlace::kRow ? 1 : 0;
+    args.stochastic = request_.rounding_seed != nullptr ? 1 : 0;
     args.checked = request_.found_inf != nullptr ? 1 : 0;
   }
 
@@ -297,7 +290,7 @@ Plan plan_backward_update(const BackwardUpdateRequest& request, const Layout& la
   const bool any = request.lookups > 0 && request.total_bags > 0;
   if (any && request.transpose != nullptr) add_transpose(plan, chain, *request.transpose, layout);
   Update update(request, layout, chain);
-  if (request.optimizer == Optimizer::kAdam) update.add_step();
+  update.add_counters();
   if (any) update.add_groups();
   if (!any && reasons != nullptr) reasons->push_back("no row is updated: there are no lookups");
   return plan;

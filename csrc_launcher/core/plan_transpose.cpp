@@ -244,7 +244,6 @@ void add_find_runs(LaunchChain& chain, const TransposeRequest& request, const La
   args.lookups = static_cast<int32_t>(request.lookups);
   args.feature_count = static_cast<int32_t>(layout.feature_count());
   args.total_rows = layout.total_rows();
-  args.search_steps = bit_count(layout.feature_count());
   args.factored = is_factored(request) ? 1 : 0;
   chain.add(kFindRunsKernel, work.find_runs, work.find_runs_tiles, 1, args, /*waits_first=*/true);
   chain.explain("the runs of equal rows, and chunks of ", kChunk, " lookups of the long ones",

@@ -110,15 +110,15 @@ int64_t transpose_scratch_bytes(const TransposeRequest& request, const Layout& l
 Plan plan_transpose(const TransposeRequest& request, const Layout& layout,
                     Reasons* reasons = nullptr);
 
-enum class Optimizer : int32_t { kSgd, kRowwiseAdagrad, kAdagrad, kAdam };
+enum class Optimizer : int32_t;  // core/optimizers.h
 
 struct BackwardUpdateRequest {
   int32_t arch = 0;
   int32_t multiprocessors = 1;  // Of the device, from device_multiprocessors().
   Dtype weight_dtype = Dtype::kFloat32;
   Dtype gradient_dtype = Dtype::kFloat32;  // One that has_gradient_variants().
-  Optimizer optimizer = Optimizer::kSgd;
-  bool factored = false;  // With per-sample weights, or MEAN.
+  Optimizer optimizer{};                   // The first one.
+  bool factored = false;                   // With per-sample weights, or MEAN.
   bool vbe = false;
 
   void* weights = nullptr;
@@ -126,6 +126,7 @@ struct BackwardUpdateRequest {
   void* momentum1 = nullptr;             // fp32; null where the optimizer has none.
   void* momentum2 = nullptr;             // fp32; null where the optimizer has none.
   void* step = nullptr;                  // int64 [1]; null where the optimizer has none.
+  void* rounding_seed = nullptr;         // int64 [1]; null: rows are rounded to the nearest.
   const void* learning_rate = nullptr;   // fp32 [1]
   const void* gradient_scale = nullptr;  // fp32 [1]; null: 1.
   const void* found_inf = nullptr;       // fp32 [1]; null: 0.

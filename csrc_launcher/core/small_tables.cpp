@@ -84,7 +84,6 @@ void add_small_table_launch(Plan& plan, const ForwardRequest& request, const Lay
   args.features = request.features;
   args.indices = request.indices;
   args.offsets = request.offsets;
-  args.saved_counts = nullptr;
   args.batch_size = to_int32(request.batch_size, "the number of bags per feature");
   args.mean = request.mean ? 1 : 0;
   const int32_t bags = generated::forward_small_table_constants(*choice.info).BAGS;

@@ -7,14 +7,12 @@
 #include "cpu/dispatch.h"
 #include "cpu/linear_lookups.h"
 #include "cpu/lookups.h"
-#include "cpu/optimizers/adagrad.h"
-#include "cpu/optimizers/adam.h"
 #include "cpu/optimizers/row_update.h"
-#include "cpu/optimizers/rowwise_adagrad.h"
-#include "cpu/optimizers/sgd.h"
 #include "cpu/parallel.h"
+#include "cpu/rounding.h"
 #include "cpu/row.h"
 #include "cpu/transposed.h"
+#include "optimizer_formulas.h"
 
 namespace tbe_aot::cpu {
 namespace {
@@ -23,20 +21,6 @@ constexpr char kOperator[] = "tbe_aot::backward_update";
 constexpr char kTranspose[] = "tbe_aot::transpose_indices";
 // Elements read per piece of work given to a thread, about.
 constexpr int64_t kGrainElements = 32768;
-
-Formula find_formula(Optimizer optimizer) {
-  switch (optimizer) {
-    case Optimizer::kSgd:
-      return &sgd;
-    case Optimizer::kRowwiseAdagrad:
-      return &rowwise_adagrad;
-    case Optimizer::kAdagrad:
-      return &adagrad;
-    case Optimizer::kAdam:
-      return &adam;
-  }
-  fail(kOperator, ": no formula for optimizer number ", static_cast<int32_t>(optimizer));
-}
 
 // The numbers of the optimizer, but for the step.
 OptimizerArguments optimizer_arguments(const BackwardUpdateRequest& request) {
@@ -73,17 +57,23 @@ std::vector<float> unscale_and_clip(const BackwardUpdateRequest& request) {
   return result;
 }
 
+// The largest seed is followed by the smallest, as on a GPU.
+int64_t next_seed(int64_t seed) { return static_cast<int64_t>(static_cast<uint64_t>(seed) + 1); }
+
 template <typename Weight, typename Gradient>
 class Update {
  public:
+  // `seed` is read where rows are rounded stochastically.
   Update(const BackwardUpdateRequest& request, const OptimizerArguments& arguments,
-         const Gradient* gradient, const Transposed& runs)
+         const Gradient* gradient, const Transposed& runs, int64_t seed)
       : gradient_(gradient),
         weights_(static_cast<Weight*>(request.weights)),
         features_(static_cast<const int64_t*>(request.features)),
         runs_(runs),
-        formula_(find_formula(request.optimizer)),
-        arguments_(arguments) {
+        formula_(kFormulas[static_cast<size_t>(request.optimizer)]),
+        arguments_(arguments),
+        stochastic_(request.rounding_seed != nullptr),
+        seed_(seed) {
     for (int64_t slot = 0; slot < runs.feature_count; ++slot) {
       width_ = std::max(width_, feature(slot)[kDim]);
     }
@@ -130,7 +120,14 @@ class Update {
     Weight* row = weights_ + element;
     for (int64_t c = 0; c < dim; ++c) weights[c] = static_cast<float>(row[c]);
     formula_(arguments_, {row_number, element, dim, sum, weights});
-    for (int64_t c = 0; c < dim; ++c) row[c] = round_once<Weight>(weights[c]);
+    if (!stochastic_) {
+      for (int64_t c = 0; c < dim; ++c) row[c] = round_once<Weight>(weights[c]);
+      return;
+    }
+    const RowRandom random(seed_, row_number);
+    for (int64_t c = 0; c < dim; ++c) {
+      row[c] = round_stochastically<Weight>(weights[c], random, c);
+    }
   }
 
   // sum = the gradients of lookups, each scaled before it is added, in their order.
@@ -148,6 +145,8 @@ class Update {
   const Transposed& runs_;
   Formula formula_;
   const OptimizerArguments& arguments_;
+  bool stochastic_;
+  int64_t seed_;
   int64_t width_ = 0;  // Most columns of any table.
   std::vector<float> scratch_;
 };
@@ -197,13 +196,16 @@ void backward_update(const BackwardUpdateRequest& given, const TransposeRequest&
   OptimizerArguments arguments = optimizer_arguments(request);
   auto* step = static_cast<int64_t*>(request.step);
   if (step != nullptr) arguments.step = *step + 1;
+  auto* rounding_seed = static_cast<int64_t*>(request.rounding_seed);
+  const int64_t seed = rounding_seed == nullptr ? 0 : next_seed(*rounding_seed);
   with_element(request.weight_dtype, [&](auto weight) {
     with_element(request.gradient_dtype, [&](auto gradient) {
       const auto* values = static_cast<const decltype(gradient)*>(request.gradient);
-      Update<decltype(weight), decltype(gradient)>(request, arguments, values, runs).run();
+      Update<decltype(weight), decltype(gradient)>(request, arguments, values, runs, seed).run();
     });
   });
   if (step != nullptr) *step = arguments.step;
+  if (rounding_seed != nullptr) *rounding_seed = seed;
 }
 
 }  // namespace tbe_aot::cpu

@@ -4,6 +4,7 @@
 
 #include "core/launcher.h"
 #include "core/layout.h"
+#include "core/optimizers.h"
 #include "core/planner.h"
 #include "core/transposed_format.h"
 #include "cpu/backward.h"
@@ -57,6 +58,7 @@ rules::BackwardUpdateArguments read_update(BoxedArguments& boxed) {
   in.vbe_output_offsets = boxed.tensor(rules::kBackwardUpdateVbeOutputOffsets).info();
   in.vbe_max_batch = boxed.integer(rules::kBackwardUpdateVbeMaxBatch);
   in.transposed = boxed.tensor(rules::kBackwardUpdateTransposed).info();
+  in.rounding_seed = boxed.tensor(rules::kBackwardUpdateRoundingSeed).info();
   if (aoti_torch_grad_mode_is_enabled()) {
     in.grad_output.requires_grad = boxed.tensor(rules::kBackwardUpdateGradOutput).requires_grad();
     in.weights.requires_grad = boxed.tensor(rules::kBackwardUpdateWeights).requires_grad();
@@ -154,7 +156,7 @@ BackwardUpdateRequest describe_update(BoxedArguments& boxed,
   BackwardUpdateRequest request;
   describe_gradient(boxed.tensor(rules::kBackwardUpdateGradOutput), in.grad_output, in.weights,
                     request);
-  request.optimizer = to_optimizer(in.optimizer);
+  request.optimizer = find_optimizer(in.optimizer);
   request.factored = in.factored;
   request.vbe = in.vbe;
   request.weights = boxed.tensor(rules::kBackwardUpdateWeights).mutable_data();
@@ -163,6 +165,8 @@ BackwardUpdateRequest describe_update(BoxedArguments& boxed,
   request.momentum2 =
       optional_mutable_data(boxed.tensor(rules::kBackwardUpdateMomentum2), in.momentum2);
   request.step = optional_mutable_data(boxed.tensor(rules::kBackwardUpdateStep), in.step);
+  request.rounding_seed =
+      optional_mutable_data(boxed.tensor(rules::kBackwardUpdateRoundingSeed), in.rounding_seed);
   request.learning_rate = boxed.tensor(rules::kBackwardUpdateLearningRate).data();
   request.gradient_scale =
       optional_data(boxed.tensor(rules::kBackwardUpdateGradientScale), in.gradient_scale);

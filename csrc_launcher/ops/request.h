@@ -37,14 +37,6 @@ inline SmallTables to_small_tables(std::string_view name) {
   return SmallTables::kAuto;
 }
 
-// An `optimizer` argument.
-inline Optimizer to_optimizer(std::string_view name) {
-  if (name == "rowwise_adagrad") return Optimizer::kRowwiseAdagrad;
-  if (name == "adagrad") return Optimizer::kAdagrad;
-  if (name == "adam") return Optimizer::kAdam;
-  return Optimizer::kSgd;
-}
-
 // What indices and offsets are read as: the indices' dtype, or int64. Offsets go up to N. The CPU
 // looks at them, and must not see one beyond int32 wrap around.
 inline TensorDtype lookup_dtype(const TensorInfo& indices, const TensorInfo& offsets) {

@@ -16,6 +16,8 @@
 
 #include "core/c_api.h"
 #include "core/sha256.h"
+#include "python/names.h"
+#include "python/requests.h"
 
 namespace py = pybind11;
 
@@ -25,16 +27,15 @@ using tbe_aot::AxisInfo;
 using tbe_aot::BuildInfo;
 using tbe_aot::KernelInfo;
 using tbe_aot::VariantInfo;
+using tbe_aot::python::build;
+using tbe_aot::python::find_arch;
+using tbe_aot::python::find_kernel;
 
 void check(int status) {
   if (status != 0) throw std::runtime_error(tbe_aot_last_error());
 }
 
-const BuildInfo& build() { return *tbe_aot_build_info(); }
-
 const void* pointer(uintptr_t address) { return reinterpret_cast<const void*>(address); }
-
-void* mutable_pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 void* stream_handle(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
@@ -43,40 +44,6 @@ std::string list_names(int32_t count, Name name) {
   std::string text;
   for (int32_t i = 0; i < count; ++i) text += (i == 0 ? "" : ", ") + std::string(name(i));
   return text;
-}
-
-int32_t find_arch(const std::string& name) {
-  for (int32_t i = 0; i < build().arch_count; ++i) {
-    if (name == build().archs[i].name) return i;
-  }
-  throw py::value_error(
-      "no arch '" + name + "' in this build; it holds " +
-      list_names(build().arch_count, [](int32_t i) { return build().archs[i].name; }));
-}
-
-int32_t find_kernel(const std::string& name) {
-  for (int32_t i = 0; i < build().kernel_count; ++i) {
-    if (name == build().kernels[i].name) return i;
-  }
-  throw py::value_error(
-      "no kernel '" + name + "' in this build; it holds " +
-      list_names(build().kernel_count, [](int32_t i) { return build().kernels[i].name; }));
-}
-
-tbe_aot::Dtype find_dtype(const std::string& name) {
-  if (name == "fp32") return tbe_aot::Dtype::kFloat32;
-  if (name == "fp16") return tbe_aot::Dtype::kFloat16;
-  if (name == "bf16") return tbe_aot::Dtype::kBFloat16;
-  throw py::value_error("no dtype '" + name + "'; allowed are fp32, fp16, bf16");
-}
-
-tbe_aot::Optimizer find_optimizer(const std::string& name) {
-  if (name == "sgd") return tbe_aot::Optimizer::kSgd;
-  if (name == "rowwise_adagrad") return tbe_aot::Optimizer::kRowwiseAdagrad;
-  if (name == "adagrad") return tbe_aot::Optimizer::kAdagrad;
-  if (name == "adam") return tbe_aot::Optimizer::kAdam;
-  throw py::value_error("no optimizer '" + name +
-                        "'; allowed are sgd, rowwise_adagrad, adagrad, adam");
 }
 
 // --- What the build holds
@@ -285,91 +252,25 @@ class PlanView {
   std::unique_ptr<tbe_aot_plan, void (*)(tbe_aot_plan*)> plan_;
 };
 
-tbe_aot::SmallTables find_small_tables(const std::string& name) {
-  if (name == "auto") return tbe_aot::SmallTables::kAuto;
-  if (name == "never") return tbe_aot::SmallTables::kNever;
-  if (name == "always") return tbe_aot::SmallTables::kAlways;
-  throw py::value_error("small_tables is '" + name + "', expected auto, never or always");
-}
-
-PlanView plan_forward(const std::string& arch, const std::vector<int64_t>& layout,
-                      const std::string& weight_dtype, const std::string& output_dtype,
-                      int32_t index_width, bool mean, uintptr_t output, uintptr_t weights,
-                      uintptr_t features, uintptr_t indices, uintptr_t offsets,
-                      uintptr_t per_sample_weights, uintptr_t vbe_bag_offsets,
-                      uintptr_t vbe_output_offsets, int64_t lookups, int64_t batch_size,
-                      int64_t total_bags, const std::string& small_tables) {
-  tbe_aot::ForwardRequest request;
-  request.small_tables = find_small_tables(small_tables);
-  request.arch = find_arch(arch);
-  request.weight_dtype = find_dtype(weight_dtype);
-  request.output_dtype = find_dtype(output_dtype);
-  request.index_width = index_width;
-  request.mean = mean;
-  request.output = pointer(output);
-  request.weights = pointer(weights);
-  request.features = pointer(features);
-  request.indices = pointer(indices);
-  request.offsets = pointer(offsets);
-  request.per_sample_weights = pointer(per_sample_weights);
-  request.vbe_bag_offsets = pointer(vbe_bag_offsets);
-  request.vbe_output_offsets = pointer(vbe_output_offsets);
-  request.lookups = lookups;
-  request.batch_size = batch_size;
-  request.total_bags = total_bags;
+template <auto planner, typename Request>
+PlanView make_plan(const Request& request, const std::vector<int64_t>& layout) {
   tbe_aot_plan* plan = nullptr;
-  check(tbe_aot_plan_forward(&request, layout.data(), layout.size(), &plan));
+  check(planner(&request, layout.data(), layout.size(), &plan));
   return PlanView(plan);
 }
 
-PlanView plan_check_bounds(const std::string& arch, int32_t index_width, uintptr_t indices,
-                           uintptr_t offsets, uintptr_t features, uintptr_t vbe_bag_offsets,
-                           uintptr_t indices_out, uintptr_t offsets_out, uintptr_t report,
-                           uintptr_t invalid_count, int64_t feature_count, int64_t lookups,
-                           int64_t offsets_numel, int64_t batch_size) {
-  tbe_aot::CheckBoundsRequest request;
-  request.arch = find_arch(arch);
-  request.index_width = index_width;
-  request.indices = pointer(indices);
-  request.offsets = pointer(offsets);
-  request.features = pointer(features);
-  request.vbe_bag_offsets = pointer(vbe_bag_offsets);
-  request.indices_out = mutable_pointer(indices_out);
-  request.offsets_out = mutable_pointer(offsets_out);
-  request.report = mutable_pointer(report);
-  request.invalid_count = mutable_pointer(invalid_count);
-  request.feature_count = feature_count;
-  request.lookups = lookups;
-  request.offsets_numel = offsets_numel;
-  request.batch_size = batch_size;
+PlanView plan_check_bounds(const tbe_aot::CheckBoundsRequest& request) {
   tbe_aot_plan* plan = nullptr;
   check(tbe_aot_plan_check_bounds(&request, &plan));
   return PlanView(plan);
 }
 
-tbe_aot::TransposeRequest make_transpose_request(const std::string& arch, int32_t index_width,
-                                                 bool mean, uintptr_t features, uintptr_t indices,
-                                                 uintptr_t offsets, uintptr_t per_sample_weights,
-                                                 uintptr_t vbe_bag_offsets,
-                                                 uintptr_t vbe_output_offsets, uintptr_t transposed,
-                                                 uintptr_t scratch, int64_t lookups,
-                                                 int64_t batch_size, int64_t total_bags) {
-  tbe_aot::TransposeRequest request;
-  request.arch = find_arch(arch);
-  request.index_width = index_width;
-  request.mean = mean;
-  request.features = pointer(features);
-  request.indices = pointer(indices);
-  request.offsets = pointer(offsets);
-  request.per_sample_weights = pointer(per_sample_weights);
-  request.vbe_bag_offsets = pointer(vbe_bag_offsets);
-  request.vbe_output_offsets = pointer(vbe_output_offsets);
-  request.transposed = mutable_pointer(transposed);
-  request.scratch = mutable_pointer(scratch);
-  request.lookups = lookups;
-  request.batch_size = batch_size;
-  request.total_bags = total_bags;
-  return request;
+// `transpose`: planned first, where given.
+PlanView plan_backward_update(tbe_aot::BackwardUpdateRequest request,
+                              const std::vector<int64_t>& layout,
+                              const tbe_aot::TransposeRequest* transpose) {
+  request.transpose = transpose;
+  return make_plan<tbe_aot_plan_backward_update>(request, layout);
 }
 
 int64_t transpose_scratch_bytes(const tbe_aot::TransposeRequest& request,
@@ -379,90 +280,10 @@ int64_t transpose_scratch_bytes(const tbe_aot::TransposeRequest& request,
   return bytes;
 }
 
-PlanView plan_transpose(const tbe_aot::TransposeRequest& request,
-                        const std::vector<int64_t>& layout) {
-  tbe_aot_plan* plan = nullptr;
-  check(tbe_aot_plan_transpose(&request, layout.data(), layout.size(), &plan));
-  return PlanView(plan);
-}
-
 int64_t partials_bytes(int64_t lookups, const std::vector<int64_t>& layout) {
   int64_t bytes = 0;
   check(tbe_aot_partials_bytes(lookups, layout.data(), layout.size(), &bytes));
   return bytes;
-}
-
-PlanView plan_backward_update(const std::string& arch, const std::vector<int64_t>& layout,
-                              int32_t multiprocessors, const std::string& weight_dtype,
-                              const std::string& gradient_dtype, const std::string& optimizer,
-                              bool factored, bool vbe, uintptr_t weights, uintptr_t gradient,
-                              uintptr_t momentum1, uintptr_t momentum2, uintptr_t step,
-                              uintptr_t learning_rate, uintptr_t gradient_scale,
-                              uintptr_t found_inf, uintptr_t features, uintptr_t transposed,
-                              uintptr_t partials, int64_t lookups, int64_t total_bags,
-                              int64_t gradient_numel, float eps, double beta1, double beta2,
-                              float l2_decay, float decoupled_decay, float clip,
-                              const tbe_aot::TransposeRequest* transpose) {
-  tbe_aot::BackwardUpdateRequest request;
-  request.arch = find_arch(arch);
-  request.multiprocessors = multiprocessors;
-  request.weight_dtype = find_dtype(weight_dtype);
-  request.gradient_dtype = find_dtype(gradient_dtype);
-  request.optimizer = find_optimizer(optimizer);
-  request.factored = factored;
-  request.vbe = vbe;
-  request.weights = mutable_pointer(weights);
-  request.gradient = pointer(gradient);
-  request.momentum1 = mutable_pointer(momentum1);
-  request.momentum2 = mutable_pointer(momentum2);
-  request.step = mutable_pointer(step);
-  request.learning_rate = pointer(learning_rate);
-  request.gradient_scale = pointer(gradient_scale);
-  request.found_inf = pointer(found_inf);
-  request.features = pointer(features);
-  request.transposed = pointer(transposed);
-  request.partials = mutable_pointer(partials);
-  request.lookups = lookups;
-  request.total_bags = total_bags;
-  request.gradient_numel = gradient_numel;
-  request.eps = eps;
-  request.beta1 = beta1;
-  request.beta2 = beta2;
-  request.l2_decay = l2_decay;
-  request.decoupled_decay = decoupled_decay;
-  request.clip = clip;
-  request.transpose = transpose;
-  tbe_aot_plan* plan = nullptr;
-  check(tbe_aot_plan_backward_update(&request, layout.data(), layout.size(), &plan));
-  return PlanView(plan);
-}
-
-PlanView plan_per_sample_weights_gradient(
-    const std::string& arch, const std::vector<int64_t>& layout, const std::string& weight_dtype,
-    const std::string& gradient_dtype, int32_t index_width, bool mean, uintptr_t result,
-    uintptr_t gradient, uintptr_t weights, uintptr_t features, uintptr_t indices, uintptr_t offsets,
-    uintptr_t vbe_bag_offsets, uintptr_t vbe_output_offsets, int64_t lookups, int64_t batch_size,
-    int64_t total_bags) {
-  tbe_aot::SampleWeightsGradientRequest request;
-  request.arch = find_arch(arch);
-  request.weight_dtype = find_dtype(weight_dtype);
-  request.gradient_dtype = find_dtype(gradient_dtype);
-  request.index_width = index_width;
-  request.mean = mean;
-  request.result = mutable_pointer(result);
-  request.gradient = pointer(gradient);
-  request.weights = pointer(weights);
-  request.features = pointer(features);
-  request.indices = pointer(indices);
-  request.offsets = pointer(offsets);
-  request.vbe_bag_offsets = pointer(vbe_bag_offsets);
-  request.vbe_output_offsets = pointer(vbe_output_offsets);
-  request.lookups = lookups;
-  request.batch_size = batch_size;
-  request.total_bags = total_bags;
-  tbe_aot_plan* plan = nullptr;
-  check(tbe_aot_plan_per_sample_weights_gradient(&request, layout.data(), layout.size(), &plan));
-  return PlanView(plan);
 }
 
 // --- Devices
@@ -655,37 +476,20 @@ PYBIND11_MODULE(_launcher, module) {
   module.def("kernels", &kernels);
   module.def("variants", &variants, "kernel"_a, "arch"_a);
   module.def("buckets", &buckets);
-  module.def("plan_forward", &plan_forward, py::kw_only(), "arch"_a, "layout"_a, "weight_dtype"_a,
-             "output_dtype"_a = "fp32", "index_width"_a = 64, "mean"_a = false, "output"_a = 0,
-             "weights"_a = 0, "features"_a = 0, "indices"_a = 0, "offsets"_a = 0,
-             "per_sample_weights"_a = 0, "vbe_bag_offsets"_a = 0, "vbe_output_offsets"_a = 0,
-             "lookups"_a, "batch_size"_a, "total_bags"_a, "small_tables"_a = "auto");
-  module.def("plan_check_bounds", &plan_check_bounds, py::kw_only(), "arch"_a, "index_width"_a = 64,
-             "indices"_a = 0, "offsets"_a = 0, "features"_a = 0, "vbe_bag_offsets"_a = 0,
-             "indices_out"_a = 0, "offsets_out"_a = 0, "report"_a = 0, "invalid_count"_a = 0,
-             "feature_count"_a, "lookups"_a, "offsets_numel"_a, "batch_size"_a);
-  py::class_<tbe_aot::TransposeRequest>(module, "TransposeRequest")
-      .def(py::init(&make_transpose_request), py::kw_only(), "arch"_a, "index_width"_a = 64,
-           "mean"_a = false, "features"_a = 0, "indices"_a = 0, "offsets"_a = 0,
-           "per_sample_weights"_a = 0, "vbe_bag_offsets"_a = 0, "vbe_output_offsets"_a = 0,
-           "transposed"_a = 0, "scratch"_a = 0, "lookups"_a, "batch_size"_a, "total_bags"_a);
+  tbe_aot::python::bind_requests(module);
+  module.def("plan_forward", &make_plan<tbe_aot_plan_forward, tbe_aot::ForwardRequest>, "request"_a,
+             "layout"_a);
+  module.def("plan_check_bounds", &plan_check_bounds, "request"_a);
   module.def("transpose_scratch_bytes", &transpose_scratch_bytes, "request"_a, "layout"_a);
-  module.def("plan_transpose", &plan_transpose, "request"_a, "layout"_a);
+  module.def("plan_transpose", &make_plan<tbe_aot_plan_transpose, tbe_aot::TransposeRequest>,
+             "request"_a, "layout"_a);
   module.def("partials_bytes", &partials_bytes, "lookups"_a, "layout"_a);
-  module.def("plan_backward_update", &plan_backward_update, py::kw_only(), "arch"_a, "layout"_a,
-             "multiprocessors"_a, "weight_dtype"_a, "gradient_dtype"_a = "fp32", "optimizer"_a,
-             "factored"_a = false, "vbe"_a = false, "weights"_a = 0, "gradient"_a = 0,
-             "momentum1"_a = 0, "momentum2"_a = 0, "step"_a = 0, "learning_rate"_a = 0,
-             "gradient_scale"_a = 0, "found_inf"_a = 0, "features"_a = 0, "transposed"_a = 0,
-             "partials"_a = 0, "lookups"_a, "total_bags"_a, "gradient_numel"_a, "eps"_a = 0.0f,
-             "beta1"_a = 0.0, "beta2"_a = 0.0, "l2_decay"_a = 0.0f, "decoupled_decay"_a = 0.0f,
-             "clip"_a = 0.0f, "transpose"_a = nullptr);
-  module.def("plan_per_sample_weights_gradient", &plan_per_sample_weights_gradient, py::kw_only(),
-             "arch"_a, "layout"_a, "weight_dtype"_a, "gradient_dtype"_a = "fp32",
-             "index_width"_a = 64, "mean"_a = false, "result"_a = 0, "gradient"_a = 0,
-             "weights"_a = 0, "features"_a = 0, "indices"_a = 0, "offsets"_a = 0,
-             "vbe_bag_offsets"_a = 0, "vbe_output_offsets"_a = 0, "lookups"_a, "batch_size"_a,
-             "total_bags"_a);
+  module.def("plan_backward_update", &plan_backward_update, "request"_a, "layout"_a,
+             "transpose"_a = nullptr);
+  module.def(
+      "plan_per_sample_weights_gradient",
+      &make_plan<tbe_aot_plan_per_sample_weights_gradient, tbe_aot::SampleWeightsGradientRequest>,
+      "request"_a, "layout"_a);
   module.def("launch", &launch, "plan"_a, "device"_a, "stream"_a = 0);
   module.def("device_arch", &device_arch, "device"_a);
   module.def("device_multiprocessors", &device_multiprocessors, "device"_a);

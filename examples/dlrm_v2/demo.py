@@ -26,7 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 import tbe_aot
-from wheels import report
+from tbe_aot_audit import tables
+from tbe_aot_audit.listing import list_variants, summary_of
+from tbe_aot_audit.source import open_source
 
 from . import training
 from .dataset import ROWS, D, make_batch, make_inputs, split_features, unique_rows
@@ -268,16 +270,18 @@ def main() -> int:
     options = parser.parse_args()
     device = torch.device(options.device)
     dtype = DTYPES[options.dtype]
-    console = report.console()
+    console = tables.console()
     # The tables' start.
     torch.manual_seed(0)
 
     lib = Path(tbe_aot.__file__).parent / "lib"
-    built = report.read(lib)
-    console.print(report.largest_table(built, 10))
-    console.print(report.built_table(built))
+    built = open_source(lib.parent)
+    listing = list_variants(built, sort="registers")
+    console.print("The variants with the most registers:")
+    console.print(tables.variants(listing, 10), soft_wrap=True)
+    console.print(tables.summary(summary_of(built)))
     library = (lib / "libtbe_aot.so").stat().st_size
-    console.print(f"libtbe_aot.so: {library / report.MIB:.2f} MiB")
+    console.print(f"libtbe_aot.so: {library / tables.MIB:.2f} MiB")
 
     fitting = rows_that_fit(memory_for_tables(device), dtype.itemsize)
     rows = [min(e, options.rows or e) for e in fitting]

@@ -3,3 +3,4 @@
 
 using uint32 = unsigned int;
 using uint64 = unsigned long long;
+using int64 = long long;

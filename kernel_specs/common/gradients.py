@@ -17,27 +17,29 @@ def clip_limit(clip, scale):
 
 
 @triton.jit
-def load_gradients(
-    gradient,
-    position,
-    factors,
-    lookup,
-    live,
-    in_row,
-    column,
-    limit,
-    FACTORED: tl.constexpr,
-    UNIT: tl.constexpr,
-):
-    """[lookups, columns] fp32: the gradient of each lookup's bag, clamped to ``limit``, times the lookup's factor.
+def load_gradients(gradient, position, live, in_row, column, UNIT: tl.constexpr):
+    """[lookups, columns]: the gradient of each lookup's bag, as it is stored.
 
     ``position`` [lookups] is the bag's first element in ``gradient``, uint32 in an int32; UNIT elements divide it.
-    ``in_row`` [lookups or 1, columns] has the columns of the dim. What is not live or not in a row is 0; NaN stays NaN.
+    ``in_row`` [lookups or 1, columns] has the columns of the dim. What is not live or not in a row is 0.
     """
     start = tl.multiple_of(position.to(tl.uint32).to(tl.int64), UNIT)
     mask = live[:, None] & in_row
-    value = tl.load(gradient + start[:, None] + column[None, :], mask=mask, other=0.0)
-    value = tl.clamp(value.to(tl.float32), -limit, limit, propagate_nan=tl.PropagateNan.ALL)
+    return tl.load(gradient + start[:, None] + column[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def load_factors(factors, lookup, live, FACTORED: tl.constexpr):
+    """[lookups] fp32: what each lookup's gradient is multiplied by, 0 where not ``live``; 1 unless FACTORED."""
     if FACTORED:
-        value *= tl.load(factors + lookup, mask=live, other=0.0)[:, None]
+        return tl.load(factors + lookup, mask=live, other=0.0)
+    return tl.full(live.shape, 1.0, tl.float32)
+
+
+@triton.jit
+def share_of_lookups(gradients, factor, limit, FACTORED: tl.constexpr):
+    """[lookups, columns] fp32: loaded gradients, clamped to ``limit``, times ``factor`` [lookups]; NaN stays NaN."""
+    value = tl.clamp(gradients.to(tl.float32), -limit, limit, propagate_nan=tl.PropagateNan.ALL)
+    if FACTORED:
+        value *= factor[:, None]
     return value

@@ -11,8 +11,18 @@ __device__ __forceinline__ uint32 load_relaxed(const uint32* address) {
   return value;
 }
 
+__device__ __forceinline__ uint64 load_relaxed(const uint64* address) {
+  uint64 value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+  return value;
+}
+
 __device__ __forceinline__ void store_relaxed(uint32* address, uint32 value) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_relaxed(uint64* address, uint64 value) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
 
 // Programmatic dependent launch, as in overlap.py.

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from common.rounding import round_stochastically
+
 
 @triton.jit
 def find_rows(features, slot, row, live, UNIT: tl.constexpr):
@@ -27,6 +29,17 @@ def columns_of_rows(dim, live, column, UNIT: tl.constexpr):
 
 
 @triton.jit
-def store_row(weights, position, value, mask):
-    """Round updated rows [rows, columns] from fp32 to the weights' dtype and store them."""
-    tl.store(weights + position, value.to(weights.dtype.element_ty), mask=mask)
+def store_rows(
+    weights, position, value, mask, row, column, rounding_seed, stochastic, EVICTION: tl.constexpr
+):
+    """Round updated rows [rows, columns] from fp32 to the weights' dtype, by chance if ``stochastic``, and store them.
+
+    A branch that nothing is loaded behind costs no time; an axis would double the variants.
+    """
+    DTYPE: tl.constexpr = weights.dtype.element_ty
+    rounded = value.to(DTYPE)
+    if DTYPE != tl.float32:
+        if stochastic != 0:
+            seed = tl.load(rounding_seed)
+            rounded = round_stochastically(value, row, column, seed, DTYPE)
+    tl.store(weights + position, rounded, mask=mask, eviction_policy=EVICTION)

@@ -31,6 +31,9 @@ constexpr int kTiles = kColumns / 8;        // Of 8 columns.
 constexpr int kLaneColumns = kTiles * 2;    // Of the output; neighbours, four at a time.
 constexpr int kStepRows = 64;               // Rows that a warp holds together.
 constexpr int kSteps = kStepRows / 16;
+// Of a multiprocessor. Left to itself (0), ptxas saves so many registers of 256 rows that it
+// spills.
+constexpr int kLeastBlocks = kRows > kStepRows ? 4 : 0;
 // Two words of 16 lanes at once, in different banks.
 constexpr int kPitch = kRows + 8;
 static_assert(kBags == 16, "what a product of tensor cores has");
@@ -159,10 +162,10 @@ __device__ __forceinline__ void add_row_by_row(Sums& sums, const uint32* counts,
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, kLeastBlocks)
     forward_small_table(float* output, const Half* weights, const long long* features,
-                        const Index* indices, const Index* offsets, Half* saved_counts,
-                        int batch_size, int mean, int overlap, void*, void*) {
+                        const Index* indices, const Index* offsets, int batch_size, int mean,
+                        int overlap, void*, void*) {
   __shared__ Bags bags;
   begin(overlap);
   const int thread = threadIdx.x;
@@ -237,13 +240,5 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     }
   }
 
-  if (saved_counts != nullptr) {
-    const int bag_count = batch_size - first_bag < kBags ? batch_size - first_bag : kBags;
-    auto* saved = reinterpret_cast<Pair*>(saved_counts + static_cast<uint64>(first_bag) * kRows);
-    for (int i = thread; i < bag_count * kRows / 4; i += kThreads) {
-      const uint32* at = bags.counts + i * 4 / kRows * kPitch + i * 4 % kRows;
-      saved[i] = {(at[0] & 0xffffu) | at[1] << 16, (at[2] & 0xffffu) | at[3] << 16};
-    }
-  }
   end(overlap);
 }

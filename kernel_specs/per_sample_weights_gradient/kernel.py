@@ -76,7 +76,8 @@ def per_sample_weights_gradient_kernel(
             mask=used[:, None] & in_row,
             other=0.0,
         ).to(tl.float32)
-        dot = tl.sum(row * bag_gradient, axis=1) * scale
+        # A product that stays one (see common/optimizers/rowwise.py): all lanes of a row agree on the sum.
+        dot = tl.sum(tl.fma(row, bag_gradient, 0.0), axis=1) * scale
         # Not 0 times the gradient: that is NaN for an infinite one.
         tl.store(result + start + lookup, tl.where(used, dot, 0.0), mask=exists)
         lookup += ROWS

@@ -10,14 +10,15 @@
 // Merrill, "Onesweep", 2022). One launch, each key read once and written once.
 //
 // In CUDA C++ because a rank needs votes within a warp and counters in shared memory, which Triton
-// has not: sorting each tile by tl.sort instead took twice as long.
+// has not.
 //
 // Look-back waits for tiles before its own. Blocks start in the order of their numbers, so those
 // have started and none of them waits for a later one.
 
-#include "common/cuda_types.cuh"
+#include "common/keys.cuh"
 #include "common/overlap.cuh"
 #include "common/ptx.cuh"
+#include "common/warp.cuh"
 
 constexpr int kKeyWidth = KEY_WIDTH;
 constexpr int kDigitBits = DIGIT_BITS;
@@ -25,18 +26,8 @@ constexpr int kTile = TILE;      // Keys of a block.
 constexpr int kWindow = WINDOW;  // Tiles that are looked at together.
 constexpr int kWarps = NUM_WARPS;
 
-template <int width>
-struct KeyOf {
-  using type = uint32;
-};
-template <>
-struct KeyOf<64> {
-  using type = uint64;
-};
 using Key = KeyOf<kKeyWidth>::type;
 
-constexpr int kLanes = 32;
-constexpr uint32 kWarp = 0xffffffffu;
 constexpr int kThreads = kWarps * kLanes;
 constexpr int kDigits = 1 << kDigitBits;
 constexpr int kItems = kTile / kThreads;  // Keys of a thread.
@@ -156,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       before = warp_counts[digit];
       warp_counts[digit] = before + __popc(peers);
     }
-    ranks[i] = __shfl_sync(kWarp, before, leader) + __popc(peers & ((1u << lane) - 1));
+    ranks[i] = __shfl_sync(kWarp, before, leader) + __popc(peers & lanes_before(lane));
     if (warp_first + i * kLanes + lane < size) {
       atomicAdd(&shared.next_digits[digit_of(keys[i] >> shift, kDigitBits)], 1u);
     }

@@ -12,7 +12,13 @@ rows are added in a fixed tree: a chunk's bits depend on its lookups alone.
 
 import triton
 import triton.language as tl
-from common.gradients import clip_limit, load_gradients, load_scale
+from common.gradients import (
+    clip_limit,
+    load_factors,
+    load_gradients,
+    load_scale,
+    share_of_lookups,
+)
 from common.overlap import begin, wait_for_previous
 
 
@@ -67,18 +73,9 @@ def sum_chunks_kernel(
                 for _ in tl.static_range(UNROLL):
                     live = lookup < stop
                     position = tl.load(positions + lookup, mask=live, other=0)
-                    total += load_gradients(
-                        gradient,
-                        position,
-                        factors,
-                        lookup,
-                        live,
-                        in_row,
-                        column,
-                        limit,
-                        FACTORED,
-                        UNIT,
-                    )
+                    gradients = load_gradients(gradient, position, live, in_row, column, UNIT)
+                    factor = load_factors(factors, lookup, live, FACTORED)
+                    total += share_of_lookups(gradients, factor, limit, FACTORED)
                     lookup += ROWS
             partial = tl.multiple_of(chunk_slot * stride, 16)
             tl.store(partials + partial + column, tl.sum(total, axis=0))

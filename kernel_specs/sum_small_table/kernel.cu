@@ -4,12 +4,13 @@
 //   used[r, chunk]        = 0 if no bag of the chunk has row r
 //   g = clamp(gradient, clip) * factor_b,   factor_b = 1 for SUM and 1 / L_b for MEAN
 //
-// count[b, r] is how often row r is in bag b: what forward_small_table saved, or counted here from
-// the indices. The products run on tensor cores. An fp32 gradient is the exact sum of three bf16
-// numbers, which have its range of exponents: nothing needs scaling, and a small gradient beside a
-// large one loses nothing. Tensor cores truncate while they add, so they add up 16 bags at a time,
-// and fp32 additions, which round, do the rest (Ootomo and Yokota, "Recovering single precision
-// accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance", 2022).
+// count[b, r] is how often row r is in bag b, counted as in forward_small_table: keeping its counts
+// would save a microsecond here and cost half of one there. The products run on tensor cores. An
+// fp32 gradient is the exact sum of three bf16 numbers, which have its range of exponents: nothing
+// needs scaling, and a small gradient beside a large one loses nothing. Tensor cores truncate while
+// they add, so they add up 16 bags at a time, and fp32 additions, which round, do the rest (Ootomo
+// and Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
+// theoretical peak performance", 2022).
 //
 // In CUDA C++ because counting needs atomics on shared memory, which Triton has not.
 //
@@ -219,26 +220,11 @@ __device__ __forceinline__ void add_one_by_one(Sums& sums, const uint32* counts,
   }
 }
 
-// Counters that forward_small_table stored, uint16 [B, kRows].
-__device__ __forceinline__ void load_saved(uint32* counts, const unsigned short* saved,
-                                           int first_bag, int bag_count) {
-#pragma unroll
-  for (int i = threadIdx.x * 2; i < kBags * kRows; i += kThreads * 2) {
-    const int bag = i / kRows;
-    if (first_bag + bag < bag_count) {
-      const uint64 at = static_cast<uint64>(first_bag) * kRows + i;
-      const uint32 pair = *reinterpret_cast<const uint32*>(saved + at);
-      counts[bag * kPitch + i % kRows] = pair & 0xffffu;
-      counts[bag * kPitch + i % kRows + 1] = pair >> 16;
-    }
-  }
-}
-
 extern "C" __global__ void __launch_bounds__(kThreads)
     sum_small_table(float* partials, int* used, const float* gradient, const long long* features,
-                    const Index* indices, const Index* offsets, const unsigned short* saved_counts,
-                    const float* gradient_scale, int batch_size, int chunk_bags, int mean,
-                    float clip, int scaled, int overlap, void*, void*) {
+                    const Index* indices, const Index* offsets, const float* gradient_scale,
+                    int batch_size, int chunk_bags, int mean, float clip, int scaled, int overlap,
+                    void*, void*) {
   __shared__ Shared shared;
   begin(overlap);
   const int thread = threadIdx.x;
@@ -266,14 +252,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     shared.bags.open(offsets, first_bag, chunk_end);
     if (thread == 0) shared.any = 0;
     __syncthreads();
-    // Bits of counters above the 16th are not saved.
-    if (saved_counts != nullptr && !shared.bags.any_longer(0xffff)) {
-      load_saved(shared.bags.counts, saved_counts, first_bag, chunk_end);
-    } else {
-      Bags::Lookups lookups;
-      shared.bags.load(lookups, indices);
-      shared.bags.add(lookups, indices);
-    }
+    Bags::Lookups lookups;
+    shared.bags.load(lookups, indices);
+    shared.bags.add(lookups, indices);
     const int column = first_column + lane / 4 * 2;
     Gradients next = load_gradients(source, first_bag, chunk_end, column);
     if (thread < kBags) {

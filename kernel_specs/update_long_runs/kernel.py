@@ -13,7 +13,7 @@ import triton.language as tl
 from common.gradients import load_scale
 from common.optimizers.choose import load_state, load_step, updated_rows
 from common.overlap import begin, wait_for_previous
-from common.table_rows import columns_of_rows, find_rows, store_row
+from common.table_rows import columns_of_rows, find_rows, store_rows
 
 
 @triton.jit
@@ -26,6 +26,7 @@ def update_long_runs_kernel(
     step,  # [1] int64, number of this update; read by adam
     gradient_scale,  # [1] fp32, read if scaled
     found_inf,  # [1] fp32, read if checked: nothing changes unless it is 0
+    rounding_seed,  # [1] int64, read if stochastic
     features,  # [T, 8] int64
     run_starts,  # [runs + 1]
     run_rows,  # [runs] int64
@@ -44,6 +45,7 @@ def update_long_runs_kernel(
     adagrad,  # row-wise Adagrad rather than SGD
     scaled,
     checked,
+    stochastic,  # rows are rounded by chance
     overlap,  # see common.overlap
     WEIGHT_DTYPE: tl.constexpr,
     BUCKET: tl.constexpr,
@@ -108,5 +110,7 @@ def update_long_runs_kernel(
                     adagrad,
                     OPTIMIZER,
                 )
-                store_row(weights, position, value, mask)
+                store_rows(
+                    weights, position, value, mask, row, column, rounding_seed, stochastic, ""
+                )
     wait_for_previous(overlap)

@@ -10,14 +10,23 @@ left to `sum_chunks` and `update_long_runs`. Gradients are clamped and summed as
 A program owns RUNS runs at a time, in lockstep, and goes on to the tile ``num_programs`` further. A row's bits depend
 on its run alone, not on its neighbours in the tile. What describes the next tile, its first positions too, is loaded
 while this one is summed: otherwise each tile waits for three loads that depend on each other.
+
+All loads of a tile are on their way before the first is waited for. That takes a barrier: ptxas moves the loads of the
+rows below the sum, which does not use them, and each tile would wait for memory twice. Nothing moves across a barrier.
 """
 
 import triton
 import triton.language as tl
-from common.gradients import clip_limit, load_gradients, load_scale
+from common.gradients import (
+    clip_limit,
+    load_factors,
+    load_gradients,
+    load_scale,
+    share_of_lookups,
+)
 from common.optimizers.choose import load_state, load_step, updated_rows
 from common.overlap import begin, wait_for_previous
-from common.table_rows import columns_of_rows, find_rows, store_row
+from common.table_rows import columns_of_rows, find_rows, store_rows
 
 
 @triton.jit
@@ -30,6 +39,7 @@ def update_short_runs_kernel(
     step,  # [1] int64, number of this update; read by adam
     gradient_scale,  # [1] fp32, read if scaled
     found_inf,  # [1] fp32, read if checked: nothing changes unless it is 0
+    rounding_seed,  # [1] int64, read if stochastic
     features,  # [T, 8] int64
     positions,  # [N], sorted: first element of each lookup's bag in the gradient
     factors,  # [N] fp32, sorted; read if FACTORED
@@ -47,6 +57,7 @@ def update_short_runs_kernel(
     adagrad,  # row-wise Adagrad rather than SGD
     scaled,
     checked,
+    stochastic,  # rows are rounded by chance
     overlap,  # see common.overlap
     WEIGHT_DTYPE: tl.constexpr,
     BUCKET: tl.constexpr,
@@ -55,6 +66,7 @@ def update_short_runs_kernel(
     OPTIMIZER: tl.constexpr,
     RUNS: tl.constexpr,
     UNROLL: tl.constexpr,
+    EVICTION: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     # 16 bytes of weights in elements: what divides an aligned launch's rows, dims and positions.
@@ -64,7 +76,11 @@ def update_short_runs_kernel(
     first = tl.load(run_begins)
     end = tl.load(run_begins + group_slots)
     end = tl.where(tl.load(found_inf, mask=checked != 0, other=0.0) != 0, first, end)
-    limit = clip_limit(clip, load_scale(gradient_scale, scaled))
+    scale = load_scale(gradient_scale, scaled)
+    limit = clip_limit(clip, scale)
+    unscale = 1.0 / scale
+    rate = tl.load(learning_rate)
+    count = load_step(step, OPTIMIZER)
 
     column = tl.arange(0, BUCKET)
     lane = tl.arange(0, RUNS)
@@ -82,36 +98,35 @@ def update_short_runs_kernel(
         element, dim = find_rows(features, slot, row, live, UNIT)
         mask = columns_of_rows(dim, live, column, UNIT)
 
-        # Added to 0, as all others are: a sum of -0 would tell how many steps the neighbours made it take.
-        total = 0.0 + load_gradients(
-            gradient, position, factors, start, live, mask, column, limit, FACTORED, UNIT
-        )
+        gradients = load_gradients(gradient, position, live, mask, column, UNIT)
+        factor = load_factors(factors, start, live, FACTORED)
         weight_position = element[:, None] + column[None, :]
-        value = tl.load(weights + weight_position, mask=mask, other=0.0).to(tl.float32)
+        value = tl.load(weights + weight_position, mask=mask, other=0.0, eviction_policy=EVICTION)
         state = load_state(momentum1, row, live, adagrad, OPTIMIZER)
         next_run = run + stride
         exists = next_run < end
         next_start = tl.load(run_starts + next_run, mask=exists, other=0)
         next_stop = tl.load(run_starts + next_run + 1, mask=exists, other=0)
         lookup = start + 1
+        position = tl.load(positions + lookup, mask=live & (lookup < stop), other=0)
+        tl.debug_barrier()
+        # Added to 0, as all others are: a sum of -0 would tell how many steps the neighbours made it take.
+        total = 0.0 + share_of_lookups(gradients, factor, limit, FACTORED)
         for _ in range(1, tl.max(tl.where(live, stop - start, 0), axis=0), UNROLL):
             for _ in tl.static_range(UNROLL):
                 used = live & (lookup < stop)
-                position = tl.load(positions + lookup, mask=used, other=0)
-                total += load_gradients(
-                    gradient, position, factors, lookup, used, mask, column, limit, FACTORED, UNIT
-                )
+                gradients = load_gradients(gradient, position, used, mask, column, UNIT)
+                factor = load_factors(factors, lookup, used, FACTORED)
                 lookup += 1
+                position = tl.load(positions + lookup, mask=live & (lookup < stop), other=0)
+                total += share_of_lookups(gradients, factor, limit, FACTORED)
         # Not before the sum, whose registers all of these would take.
         position = tl.load(positions + next_start, mask=exists, other=0)
         next_row = tl.load(run_rows + next_run, mask=exists, other=0)
         next_slot = tl.load(run_slots + next_run, mask=exists, other=0)
-        rate = tl.load(learning_rate)
-        count = load_step(step, OPTIMIZER)
-        total *= 1.0 / load_scale(gradient_scale, scaled)
         value = updated_rows(
-            value,
-            total,
+            value.to(tl.float32),
+            total * unscale,
             state,
             momentum1,
             momentum2,
@@ -130,6 +145,8 @@ def update_short_runs_kernel(
             adagrad,
             OPTIMIZER,
         )
-        store_row(weights, weight_position, value, mask)
+        store_rows(
+            weights, weight_position, value, mask, row, column, rounding_seed, stochastic, EVICTION
+        )
         start, stop, row, slot = next_start, next_stop, next_row, next_slot
     wait_for_previous(overlap)

@@ -12,8 +12,9 @@ _library.load()
 
 # After the library, hence E402: these register fakes of its operators.
 from . import operators  # noqa: E402
+from .explanations import Explanation, explain, explain_backward  # noqa: E402
 from .features import FeatureMetadata, TableSpec, make_features  # noqa: E402
-from .inspection import Explanation, build_info, explain, preload  # noqa: E402
+from .inspection import build_info, preload  # noqa: E402
 from .module import TableBatchedEmbeddingBags  # noqa: E402
 from .optimizers import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad  # noqa: E402
 from .vbe import vbe_layout  # noqa: E402
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "build_info",
     "explain",
+    "explain_backward",
     "make_features",
     "operators",
     "preload",

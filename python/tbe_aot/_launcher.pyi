@@ -7,6 +7,7 @@ names are ValueError.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 profile: str
 """The profile of this build: which variants have a cubin."""
@@ -157,32 +158,15 @@ def variants(kernel: str, arch: str) -> list[Variant]:
 def buckets() -> list[int]:
     """The buckets of the forward kernel, ascending; a feature belongs to the first that is not below its dim."""
 
-def plan_forward(
-    *,
-    arch: str,
-    layout: Sequence[int],
-    weight_dtype: str,
-    output_dtype: str = "fp32",
-    index_width: int = 64,
-    mean: bool = False,
-    output: int = 0,
-    weights: int = 0,
-    features: int = 0,
-    indices: int = 0,
-    offsets: int = 0,
-    per_sample_weights: int = 0,
-    vbe_bag_offsets: int = 0,
-    vbe_output_offsets: int = 0,
-    lookups: int,
-    batch_size: int,
-    total_bags: int,
-    small_tables: str = "auto",
-) -> Plan:
-    """Plan a pooled lookup.
+@dataclass(kw_only=True)
+class ForwardRequest:
+    """A pooled lookup, as ``plan_forward`` plans it.
+
+    This and the other requests are no dataclasses at run time, but behave as one to a type checker: every field is a
+    keyword of the constructor and an attribute.
 
     Args:
         arch: such as ``sm90``.
-        layout: the operators' ``layout`` argument.
         weight_dtype: ``fp32``, ``fp16`` or ``bf16``.
         output_dtype: likewise.
         index_width: bits of indices and offsets, 32 or 64.
@@ -201,30 +185,55 @@ def plan_forward(
         small_tables: ``auto``, ``never`` or ``always``, as in the operator.
     """
 
-def plan_check_bounds(
-    *,
-    arch: str,
-    index_width: int = 64,
-    indices: int = 0,
-    offsets: int = 0,
-    features: int = 0,
-    vbe_bag_offsets: int = 0,
-    indices_out: int = 0,
-    offsets_out: int = 0,
-    report: int = 0,
-    invalid_count: int = 0,
-    feature_count: int,
-    lookups: int,
-    offsets_numel: int,
-    batch_size: int,
-) -> Plan:
-    """Plan the bounds check: copies of indices [lookups] and offsets [offsets_numel] with what was bad put right.
+    arch: str
+    weight_dtype: str = "fp32"
+    output_dtype: str = "fp32"
+    index_width: int = 64
+    mean: bool = False
+    output: int = 0
+    weights: int = 0
+    features: int = 0
+    indices: int = 0
+    offsets: int = 0
+    per_sample_weights: int = 0
+    vbe_bag_offsets: int = 0
+    vbe_output_offsets: int = 0
+    lookups: int = 0
+    batch_size: int = 0
+    total_bags: int = 0
+    small_tables: str = "auto"
+
+def plan_forward(request: ForwardRequest, layout: Sequence[int]) -> Plan:
+    """Plan a pooled lookup; ``layout`` is the operators' argument."""
+
+@dataclass(kw_only=True)
+class CheckBoundsRequest:
+    """The bounds check: copies of indices [lookups] and offsets [offsets_numel] with what was bad put right.
 
     ``report`` is int64 [4]: bad offsets, offsets_numel - the first bad one's position, lookups - the first invalid
     index' position (0: none), and the number of invalid indices when there is no ``invalid_count`` (int64 [1], added
     to).
     """
 
+    arch: str
+    index_width: int = 64
+    indices: int = 0
+    offsets: int = 0
+    features: int = 0
+    vbe_bag_offsets: int = 0
+    indices_out: int = 0
+    offsets_out: int = 0
+    report: int = 0
+    invalid_count: int = 0
+    feature_count: int = 0
+    lookups: int = 0
+    offsets_numel: int = 0
+    batch_size: int = 0
+
+def plan_check_bounds(request: CheckBoundsRequest) -> Plan:
+    """Plan the bounds check."""
+
+@dataclass(kw_only=True)
 class TransposeRequest:
     """What ``plan_transpose`` plans: who uses which row.
 
@@ -245,24 +254,20 @@ class TransposeRequest:
         total_bags: bags of all features.
     """
 
-    def __init__(
-        self,
-        *,
-        arch: str,
-        index_width: int = 64,
-        mean: bool = False,
-        features: int = 0,
-        indices: int = 0,
-        offsets: int = 0,
-        per_sample_weights: int = 0,
-        vbe_bag_offsets: int = 0,
-        vbe_output_offsets: int = 0,
-        transposed: int = 0,
-        scratch: int = 0,
-        lookups: int,
-        batch_size: int,
-        total_bags: int,
-    ) -> None: ...
+    arch: str
+    index_width: int = 64
+    mean: bool = False
+    features: int = 0
+    indices: int = 0
+    offsets: int = 0
+    per_sample_weights: int = 0
+    vbe_bag_offsets: int = 0
+    vbe_output_offsets: int = 0
+    transposed: int = 0
+    scratch: int = 0
+    lookups: int = 0
+    batch_size: int = 0
+    total_bags: int = 0
 
 def transpose_scratch_bytes(request: TransposeRequest, layout: Sequence[int]) -> int:
     """How much memory ``plan_transpose`` works in, in bytes."""
@@ -270,46 +275,12 @@ def transpose_scratch_bytes(request: TransposeRequest, layout: Sequence[int]) ->
 def plan_transpose(request: TransposeRequest, layout: Sequence[int]) -> Plan:
     """Plan ``transpose_indices``."""
 
-def partials_bytes(lookups: int, layout: Sequence[int]) -> int:
-    """How much memory the sums of chunks take in ``plan_backward_update``, in bytes."""
-
-def plan_backward_update(
-    *,
-    arch: str,
-    layout: Sequence[int],
-    multiprocessors: int,
-    weight_dtype: str,
-    gradient_dtype: str = "fp32",
-    optimizer: str,
-    factored: bool = False,
-    vbe: bool = False,
-    weights: int = 0,
-    gradient: int = 0,
-    momentum1: int = 0,
-    momentum2: int = 0,
-    step: int = 0,
-    learning_rate: int = 0,
-    gradient_scale: int = 0,
-    found_inf: int = 0,
-    features: int = 0,
-    transposed: int = 0,
-    partials: int = 0,
-    lookups: int,
-    total_bags: int,
-    gradient_numel: int,
-    eps: float = 0.0,
-    beta1: float = 0.0,
-    beta2: float = 0.0,
-    l2_decay: float = 0.0,
-    decoupled_decay: float = 0.0,
-    clip: float = 0.0,
-    transpose: TransposeRequest | None = None,
-) -> Plan:
-    """Plan ``backward_update``.
+@dataclass(kw_only=True)
+class BackwardUpdateRequest:
+    """One step of the optimizer for every row that was looked up.
 
     Args:
         arch: such as ``sm90``.
-        layout: the operators' ``layout`` argument.
         multiprocessors: of the device.
         weight_dtype: ``fp32``, ``fp16`` or ``bf16``.
         gradient_dtype: ``fp32`` or that of the weights.
@@ -324,8 +295,9 @@ def plan_backward_update(
         learning_rate: fp32 [1].
         gradient_scale: fp32 [1]; 0 = none.
         found_inf: fp32 [1]; 0 = none.
+        rounding_seed: as in the operator; 0 = none.
         features: int64 [T, 8].
-        transposed: what ``transpose_indices`` returned, or ``transpose`` writes.
+        transposed: what ``transpose_indices`` returned, or the transposition that is planned first writes.
         partials: ``partials_bytes`` bytes, at a multiple of 16.
         lookups: the number of indices.
         total_bags: bags of all features.
@@ -336,30 +308,72 @@ def plan_backward_update(
         l2_decay: weight decay of that mode.
         decoupled_decay: weight decay of that mode.
         clip: bound of the gradient's elements; 0 = none.
-        transpose: planned first, where given.
     """
 
-def plan_per_sample_weights_gradient(
-    *,
-    arch: str,
+    arch: str
+    multiprocessors: int = 1
+    weight_dtype: str = "fp32"
+    gradient_dtype: str = "fp32"
+    optimizer: str = "sgd"
+    factored: bool = False
+    vbe: bool = False
+    weights: int = 0
+    gradient: int = 0
+    momentum1: int = 0
+    momentum2: int = 0
+    step: int = 0
+    learning_rate: int = 0
+    gradient_scale: int = 0
+    found_inf: int = 0
+    rounding_seed: int = 0
+    features: int = 0
+    transposed: int = 0
+    partials: int = 0
+    lookups: int = 0
+    total_bags: int = 0
+    gradient_numel: int = 0
+    eps: float = 0.0
+    beta1: float = 0.0
+    beta2: float = 0.0
+    l2_decay: float = 0.0
+    decoupled_decay: float = 0.0
+    clip: float = 0.0
+
+def partials_bytes(lookups: int, layout: Sequence[int]) -> int:
+    """How much memory the sums of chunks take in ``plan_backward_update``, in bytes."""
+
+def plan_backward_update(
+    request: BackwardUpdateRequest,
     layout: Sequence[int],
-    weight_dtype: str,
-    gradient_dtype: str = "fp32",
-    index_width: int = 64,
-    mean: bool = False,
-    result: int = 0,
-    gradient: int = 0,
-    weights: int = 0,
-    features: int = 0,
-    indices: int = 0,
-    offsets: int = 0,
-    vbe_bag_offsets: int = 0,
-    vbe_output_offsets: int = 0,
-    lookups: int,
-    batch_size: int,
-    total_bags: int,
+    transpose: TransposeRequest | None = None,
 ) -> Plan:
-    """Plan the gradient of the per-sample weights, fp32 [lookups] at ``result``; the rest is as in ``plan_forward``."""
+    """Plan ``backward_update``; what ``transpose`` describes is planned first."""
+
+@dataclass(kw_only=True)
+class SampleWeightsGradientRequest:
+    """The gradient of the per-sample weights, fp32 [lookups] at ``result``; the rest is as in ``ForwardRequest``."""
+
+    arch: str
+    weight_dtype: str = "fp32"
+    gradient_dtype: str = "fp32"
+    index_width: int = 64
+    mean: bool = False
+    result: int = 0
+    gradient: int = 0
+    weights: int = 0
+    features: int = 0
+    indices: int = 0
+    offsets: int = 0
+    vbe_bag_offsets: int = 0
+    vbe_output_offsets: int = 0
+    lookups: int = 0
+    batch_size: int = 0
+    total_bags: int = 0
+
+def plan_per_sample_weights_gradient(
+    request: SampleWeightsGradientRequest, layout: Sequence[int]
+) -> Plan:
+    """Plan the gradient of the per-sample weights."""
 
 def launch(plan: Plan, device: int, stream: int = 0) -> None:
     """Load what the plan needs on a device and launch it on a stream (a CUstream)."""

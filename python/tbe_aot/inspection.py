@@ -1,4 +1,4 @@
-"""What this build holds, which kernels a call takes and why, and loading them ahead of the first call."""
+"""What this build holds, and loading kernels ahead of the first call."""
 
 from __future__ import annotations
 
@@ -11,20 +11,12 @@ from typing import Any
 import torch
 
 from ._library import FOLDER
-from ._operator_rules import AXES, accept_forward
-from ._rules import given
+from ._operator_rules import AXES, OPTIMIZERS
 
 # As the launcher and the specs name them.
 WEIGHT_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 BOUNDS_KERNELS = ("check_offsets", "repair_offsets", "check_indices")
 TRANSPOSING_KERNELS = ("linearise_lookups", "sort_pass", "find_runs")
-# By the operator's name of an optimizer what the kernels call its step.
-STEP_KERNELS = {
-    "sgd": "rowwise",
-    "rowwise_adagrad": "rowwise",
-    "adagrad": "adagrad",
-    "adam": "adam",
-}
 
 
 def launcher() -> ModuleType:
@@ -99,96 +91,6 @@ def build_info() -> BuildInfo:
     )
 
 
-@dataclass(frozen=True)
-class PlannedLaunch:
-    """One launch of a call."""
-
-    variant: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """The launches of a call on an arch, and a sentence about each."""
-
-    arch: str
-    launches: tuple[PlannedLaunch, ...]
-    reasons: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return "\n".join([f"on {self.arch}:", *(f"  {reason}" for reason in self.reasons)])
-
-
-def explain(
-    weights: torch.Tensor,
-    features: torch.Tensor,
-    layout: list[int],
-    indices: torch.Tensor,
-    offsets: torch.Tensor,
-    per_sample_weights: torch.Tensor | None = None,
-    pooling: str = "sum",
-    output_dtype: str = "float32",
-    *,
-    small_tables: str = "auto",
-    arch: str | None = None,
-) -> Explanation:
-    """Which kernels ``torch.ops.tbe_aot.forward`` would launch for these arguments, and why; launches none.
-
-    The arguments are the operator's; ``arch`` is the arch to plan for, by default that of the weights' device, or the
-    first of the build for tensors on a CPU.
-
-    Raises:
-        RuntimeError: the operator would refuse the arguments.
-        ImportError: see ``launcher``.
-    """
-    sizes = accept_forward(
-        weights,
-        features,
-        layout,
-        indices,
-        offsets,
-        per_sample_weights,
-        pooling,
-        output_dtype,
-        None,
-        None,
-        0,
-        0,
-        small_tables,
-    )
-    native = launcher()
-    if arch is None:
-        on_cuda = weights.is_cuda
-        arch = native.device_arch(weights.get_device()) if on_cuda else native.archs()[0].name
-    sample_weights = per_sample_weights if given(per_sample_weights) else None
-    plan = native.plan_forward(
-        arch=arch,
-        layout=layout,
-        weight_dtype=WEIGHT_DTYPES[weights.dtype],
-        output_dtype=WEIGHT_DTYPES[getattr(torch, output_dtype)],
-        index_width=8 * indices.dtype.itemsize,
-        mean=pooling == "mean",
-        weights=weights.data_ptr(),
-        features=features.data_ptr(),
-        indices=indices.data_ptr(),
-        offsets=offsets.data_ptr(),
-        per_sample_weights=0 if sample_weights is None else sample_weights.data_ptr(),
-        lookups=indices.numel(),
-        batch_size=sizes.batch_size,
-        total_bags=sizes.total_bags,
-        small_tables=small_tables,
-    )
-    return Explanation(
-        arch=arch,
-        launches=tuple(
-            PlannedLaunch(launch.variant.name, tuple(launch.grid), tuple(launch.block))
-            for launch in plan.launches
-        ),
-        reasons=tuple(plan.reasons),
-    )
-
-
 def _labels(kernel: str, axis: str, values: Sequence[bool | int | str]) -> list[str]:
     """The labels of axis values, as ``_launcher`` names them."""
     labels = next(k.axes[axis] for k in launcher().kernels() if k.name == kernel)
@@ -233,21 +135,23 @@ def kernels_of(
         kernels |= {kernel: {"key_width": keys} for kernel in TRANSPOSING_KERNELS}
         # A gradient of a dtype that has no kernel for these weights is cast to float32.
         gradients = tuple({"fp32", WEIGHT_DTYPES[output_dtype]})
-        step = (STEP_KERNELS[optimizer],)
+        traits = OPTIMIZERS[optimizer]
+        formula = (traits.kernel_formula,)
         kernels["sum_chunks"] = {"gradient_dtype": gradients, "bucket": buckets}
         kernels["update_long_runs"] = {
             "weight_dtype": weights,
             "bucket": buckets,
-            "optimizer": step,
+            "optimizer": formula,
         }
         kernels["per_sample_weights_gradient"] = {
             "weight_dtype": weights,
             "gradient_dtype": gradients,
             "bucket": buckets,
         }
-        kernels["update_short_runs"] = kernels["per_sample_weights_gradient"] | {"optimizer": step}
-        if optimizer == "adam":
-            kernels["advance_step"] = {}
+        kernels["update_short_runs"] = kernels["per_sample_weights_gradient"] | {
+            "optimizer": formula
+        }
+        kernels["advance_counters"] = {}
     return {
         kernel: {axis: _labels(kernel, axis, values) for axis, values in axes.items()}
         for kernel, axes in kernels.items()

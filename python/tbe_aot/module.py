@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,8 +9,8 @@ import torch
 from torch import nn
 
 from ._rules import dtype_name
+from .explanations import Explanation, explain, explain_backward
 from .features import TableSpec, make_features
-from .inspection import Explanation, explain
 from .inspection import preload as preload_kernels
 from .optimizers import Optimizer
 from .training import (
@@ -60,6 +59,9 @@ class TableBatchedEmbeddingBags(nn.Module):
         hoist_transpose: the forward of a training step already sorts its lookups by row, and keeps the result until the
             update, which then need not: the same bits, and less to do in the backward for more memory between the two.
             Inside torch.compile it is torch that decides in which of the two the lookups are sorted.
+        stochastic_rounding: rows of float16 and bfloat16 tables are rounded to one of the two numbers around the updated
+            weight, by chance, so that steps too small to reach the next number move it on average. By
+            ``rounding_seed``, drawn from torch's generator; float32 tables are not affected.
         small_tables: whether a module of one small table looks up with the kernel for such, which counts rows and
             multiplies the counts with the table: "auto", where bags are long on average; "never"; or "always", where
             the kernel can.
@@ -71,12 +73,13 @@ class TableBatchedEmbeddingBags(nn.Module):
             the backward changes it in place.
         features, layout: the operators' description of tables and features.
         learning_rate: float32 [1], read when an update runs; ``set_learning_rate`` changes it.
+        rounding_seed: int64 [1], with stochastic rounding: each update adds 1.
         pending_updates: of a deferred module, what ``step`` will apply.
 
     The state dict holds, as ``<table>.weight``, a [rows, dim] view of each table, without the padding between rows:
     the keys and shapes of an ``nn.ModuleDict`` of ``nn.EmbeddingBag``. With an optimizer it also holds its state:
     ``<table>.momentum1`` and ``<table>.momentum2`` as the optimizer has them ([rows] or [rows, dim]), ``learning_rate``
-    and, for Adam, ``update_count``.
+    and, for Adam, ``update_count``; with stochastic rounding also ``rounding_seed``.
 
     Raises:
         ValueError: an argument is not one of those allowed, or names are missing or doubled.
@@ -87,6 +90,7 @@ class TableBatchedEmbeddingBags(nn.Module):
     invalid_count: torch.Tensor
     learning_rate: torch.Tensor
     update_count: torch.Tensor
+    rounding_seed: torch.Tensor
     frozen_features: torch.Tensor
     layout: list[int]
     feature_dims: list[int]
@@ -105,6 +109,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         gradient_clip: float = 0.0,
         deferred: bool = False,
         hoist_transpose: bool = False,
+        stochastic_rounding: bool = False,
         small_tables: str = "auto",
         device: torch.device | str | None = None,
     ) -> None:
@@ -127,9 +132,11 @@ class TableBatchedEmbeddingBags(nn.Module):
         self.feature_dims = self.metadata.feature_dims
         weights = torch.empty(self.metadata.weights_numel, dtype=weights_dtype, device=device)
         self.optimizer = optimizer
+        self._optimizer_numbers = () if optimizer is None else optimizer.numbers
         self.gradient_clip = gradient_clip
         self.deferred = deferred
         self.hoist_transpose = hoist_transpose
+        self.stochastic_rounding = stochastic_rounding
         self.small_tables = small_tables
         self.pending_updates = no_updates()
         trained = optimizer is not None and not set(self.feature_tables) <= set(frozen)
@@ -158,6 +165,9 @@ class TableBatchedEmbeddingBags(nn.Module):
         if self.optimizer.counts_updates:
             count = torch.empty(1, dtype=torch.int64, device=device)
             self.register_buffer("update_count", count, persistent=False)
+        if self.stochastic_rounding:
+            seed = torch.empty(1, dtype=torch.int64, device=device)
+            self.register_buffer("rounding_seed", seed, persistent=False)
 
     def _frozen_features(self, device: torch.device | str | None) -> torch.Tensor:
         # One more entry, for lookups that belong to no bag.
@@ -216,7 +226,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             )
             if self._needs_backward(per_sample_weights):
                 trained: torch.Tensor = Lookup.apply(  # type: ignore[no-untyped-call]
-                    self, self.weights, per_sample_weights, batch
+                    self, self._parameters["weights"], per_sample_weights, batch
                 )
                 return trained
             return self.pooled(batch)
@@ -241,18 +251,23 @@ class TableBatchedEmbeddingBags(nn.Module):
         if not torch.is_grad_enabled():
             return False
         # Without an optimizer, weights that require grad are left to the operator, which refuses them.
-        weighted = per_sample_weights is not None and per_sample_weights.requires_grad
-        return self.is_trained() or (weighted and not self.weights.requires_grad)
+        if per_sample_weights is None or not per_sample_weights.requires_grad:
+            return self.is_trained()
+        return self.optimizer is not None or not self.weights.requires_grad
 
     def is_trained(self) -> bool:
         """Whether a backward updates the tables."""
-        return self.optimizer is not None and self.weights.requires_grad
+        weights = self._parameters["weights"]
+        return self.optimizer is not None and weights is not None and weights.requires_grad
+
+    # What follows reads parameters and buffers from where torch keeps them: as attributes, each costs half a microsecond
+    # of an eager step's host time.
 
     def pooled(self, batch: Batch) -> torch.Tensor:
         """``torch.ops.tbe_aot.forward`` of a batch whose bounds are known to be right; has no gradient."""
         result: torch.Tensor = torch.ops.tbe_aot.forward(
-            self.weights,
-            self.features,
+            self._parameters["weights"],
+            self._buffers["features"],
             self.layout,
             batch.indices,
             batch.offsets,
@@ -299,11 +314,13 @@ class TableBatchedEmbeddingBags(nn.Module):
             trained.vbe_output_offsets,
             trained.vbe_max_batch,
         )
-        return replace(batch, transposed=result, transposed_for=self.weights_dtype)
+        return batch._replace(transposed=result, transposed_for=self.weights_dtype)
 
-    @torch.no_grad()
     def backward_update(self, grad_output: torch.Tensor, batch: Batch) -> None:
-        """Train the rows of a batch on the gradient of its result; in a deferred module, leave that to ``step``."""
+        """Train the rows of a batch on the gradient of its result; in a deferred module, leave that to ``step``.
+
+        Grad mode is off.
+        """
         if self.frozen:
             batch = prune_features(batch, self.frozen_features)
         if not self.deferred:
@@ -323,19 +340,20 @@ class TableBatchedEmbeddingBags(nn.Module):
         if self.optimizer is None:
             raise RuntimeError("the module has no optimizer: it looks up only")
         is_current = batch.transposed_for == self.weights_dtype
+        buffers = self._buffers
         torch.ops.tbe_aot.backward_update(
             grad_output,
-            self.weights,
-            self.features,
+            self._parameters["weights"],
+            buffers["features"],
             self.layout,
             batch.indices,
             batch.offsets,
             self.optimizer.name,
-            self.learning_rate,
-            self._buffers.get("momentum1"),
-            self._buffers.get("momentum2"),
-            self._buffers.get("update_count"),
-            *self.optimizer.numbers,
+            buffers["learning_rate"],
+            buffers.get("momentum1"),
+            buffers.get("momentum2"),
+            buffers.get("update_count"),
+            *self._optimizer_numbers,
             batch.per_sample_weights,
             self.pooling,
             self.gradient_clip,
@@ -345,6 +363,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             batch.vbe_output_offsets,
             batch.vbe_max_batch,
             batch.transposed if is_current else None,
+            buffers.get("rounding_seed"),
         )
 
     @torch.no_grad()
@@ -457,7 +476,7 @@ class TableBatchedEmbeddingBags(nn.Module):
 
     def _state_names(self) -> list[str]:
         """The buffers that are the optimizer's."""
-        mine = ("learning_rate", "momentum1", "momentum2", "update_count")
+        mine = ("learning_rate", "momentum1", "momentum2", "update_count", "rounding_seed")
         return [name for name in mine if name in self._buffers]
 
     @torch.no_grad()
@@ -466,6 +485,8 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.get_buffer(name).zero_()
         if self.optimizer is not None:
             self.learning_rate.fill_(self.optimizer.lr)
+        if "rounding_seed" in self._buffers:
+            self.rounding_seed.random_()
 
     def invalid_index_count(self) -> int:
         """Invalid indices seen since the last reset (bounds_check "warning" or "fatal"); waits for the device."""
@@ -502,7 +523,7 @@ class TableBatchedEmbeddingBags(nn.Module):
     ) -> Explanation:
         """Which kernels ``forward`` would launch for a batch of equal size per feature, and why; launches none."""
         return explain(
-            self.weights,
+            self.weights.detach(),
             self.features,
             self.layout,
             indices,
@@ -512,6 +533,57 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.output_dtype_name,
             small_tables=self.small_tables,
             arch=arch,
+        )
+
+    def explain_backward(
+        self,
+        indices: torch.Tensor,
+        offsets: torch.Tensor,
+        per_sample_weights: torch.Tensor | None = None,
+        grad_output: torch.Tensor | None = None,
+        *,
+        arch: str | None = None,
+        multiprocessors: int | None = None,
+    ) -> Explanation:
+        """Which kernels the update of a training step would launch for a batch of equal size per feature, and why.
+
+        Launches none and changes nothing. With ``hoist_transpose`` the first of them, up to ``find_runs``, run in the
+        forward.
+
+        ``grad_output`` is the gradient of the result, by default a contiguous one of ``output_dtype``; ``arch`` and
+        ``multiprocessors`` are as in ``tbe_aot.explain_backward``, the other arguments the forward's.
+
+        Raises:
+            RuntimeError: the module has no optimizer, or the operator would refuse the arguments.
+            ValueError: the build has no such arch.
+            ImportError: ``tbe_aot._launcher`` was not built for this Python.
+        """
+        if self.optimizer is None:
+            raise RuntimeError("the module has no optimizer: it looks up only")
+        if grad_output is None:
+            batch = (offsets.numel() - 1) // len(self.feature_tables)
+            grad_output = self.weights.new_empty(
+                (batch, sum(self.feature_dims)), dtype=self.output_dtype
+            )
+        return explain_backward(
+            grad_output.detach(),
+            self.weights.detach(),
+            self.features,
+            self.layout,
+            indices,
+            offsets,
+            self.optimizer.name,
+            self.learning_rate,
+            self._buffers.get("momentum1"),
+            self._buffers.get("momentum2"),
+            self._buffers.get("update_count"),
+            *self.optimizer.numbers,
+            None if per_sample_weights is None else per_sample_weights.detach(),
+            self.pooling,
+            self.gradient_clip,
+            rounding_seed=self._buffers.get("rounding_seed"),
+            arch=arch,
+            multiprocessors=multiprocessors,
         )
 
     def extra_repr(self) -> str:
@@ -570,7 +642,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         saved = {f"{name}.weight": view for name, view in self._views(weights).items()}
         for state, views in self.optimizer_state().items():
             saved |= {f"{name}.{state}": view for name, view in views.items()}
-        for name in ("learning_rate", "update_count"):
+        for name in ("learning_rate", "update_count", "rounding_seed"):
             if name in self._buffers:
                 saved[name] = self.get_buffer(name)
         return saved

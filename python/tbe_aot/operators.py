@@ -122,6 +122,7 @@ def _backward_update(
     vbe_output_offsets: torch.Tensor | None = None,
     vbe_max_batch: int = 0,
     transposed: torch.Tensor | None = None,
+    rounding_seed: torch.Tensor | None = None,
 ) -> None:
     rules.accept_backward_update(
         grad_output,
@@ -149,6 +150,7 @@ def _backward_update(
         vbe_output_offsets,
         vbe_max_batch,
         transposed,
+        rounding_seed,
     )
 
 

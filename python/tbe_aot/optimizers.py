@@ -1,12 +1,14 @@
 """The optimizers that the backward can apply: their numbers, and the state they keep.
 
-The formulas are in docs/operators.md. Every one takes one step per row that a batch looked up.
+The formulas are in docs/operators.md, what an optimizer keeps in kernel_specs/operators.toml. Every one takes one step per row that a batch looked up.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
+
+from ._operator_rules import OPTIMIZERS
 
 WEIGHT_DECAY_MODES = ("none", "l2", "decoupled")
 
@@ -21,9 +23,6 @@ class Optimizer:
         weight_decay_mode: "none"; "l2": weight_decay * w is added to the gradient; "decoupled": w is multiplied by
             1 - lr * weight_decay.
         name: the operator's name of it.
-        row_state: names of states with one float32 per row.
-        weight_state: names of states with one float32 per weight.
-        counts_updates: whether the number of updates so far is a state too.
 
     Raises:
         ValueError: a number is out of range.
@@ -34,9 +33,6 @@ class Optimizer:
     weight_decay_mode: str = "none"
 
     name: ClassVar[str]
-    row_state: ClassVar[tuple[str, ...]] = ()
-    weight_state: ClassVar[tuple[str, ...]] = ()
-    counts_updates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.weight_decay_mode not in WEIGHT_DECAY_MODES:
@@ -56,6 +52,24 @@ class Optimizer:
 
     def _ranges(self) -> dict[str, tuple[float, float]]:
         return {"lr": (0, float("inf")), "weight_decay": (0, float("inf"))}
+
+    @property
+    def row_state(self) -> tuple[str, ...]:
+        """Names of states with one float32 per row."""
+        names: tuple[str, ...] = OPTIMIZERS[self.name].row_state
+        return names
+
+    @property
+    def weight_state(self) -> tuple[str, ...]:
+        """Names of states with one float32 per weight."""
+        names: tuple[str, ...] = OPTIMIZERS[self.name].weight_state
+        return names
+
+    @property
+    def counts_updates(self) -> bool:
+        """Whether the number of updates so far is a state too."""
+        counts: bool = OPTIMIZERS[self.name].counts_updates
+        return counts
 
     @property
     def numbers(self) -> tuple[float, float, float, float, str]:
@@ -92,7 +106,6 @@ class RowwiseAdagrad(_WithEps):
     """
 
     name: ClassVar[str] = "rowwise_adagrad"
-    row_state: ClassVar[tuple[str, ...]] = ("momentum1",)
 
 
 @dataclass(frozen=True)
@@ -104,7 +117,6 @@ class Adagrad(_WithEps):
     """
 
     name: ClassVar[str] = "adagrad"
-    weight_state: ClassVar[tuple[str, ...]] = ("momentum1",)
 
 
 @dataclass(frozen=True)
@@ -119,8 +131,6 @@ class Adam(_WithEps):
     betas: tuple[float, float] = (0.9, 0.999)
 
     name: ClassVar[str] = "adam"
-    weight_state: ClassVar[tuple[str, ...]] = ("momentum1", "momentum2")
-    counts_updates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from .module import TableBatchedEmbeddingBags
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """The inputs of one lookup, after the bounds check.
+
+    A tuple, tensors first: an eager step makes several, and they cost its host time.
 
     Attributes:
         indices: int32 or int64 [N].
@@ -39,27 +40,15 @@ class Batch:
     def copy(self) -> Batch:
         """The batch with tensors that nobody else can change; those of VBE and ``transposed`` are the module's own."""
         weights = self.per_sample_weights
-        return replace(
-            self,
+        return self._replace(
             indices=self.indices.clone(),
             offsets=self.offsets.clone(),
             per_sample_weights=None if weights is None else weights.detach().clone(),
         )
 
-    def tensors(self) -> tuple[torch.Tensor | None, ...]:
-        """Every tensor."""
-        return (
-            self.indices,
-            self.offsets,
-            self.per_sample_weights,
-            self.vbe_bag_offsets,
-            self.vbe_output_offsets,
-            self.transposed,
-        )
 
-    def numbers(self) -> tuple[int, int, torch.dtype | None]:
-        """Everything else; ``Batch(*tensors(), *numbers())`` is the batch."""
-        return self.vbe_max_batch, self.vbe_output_numel, self.transposed_for
+# The fields of a batch that are tensors.
+TENSORS = 6
 
 
 @dataclass(frozen=True)
@@ -91,24 +80,32 @@ class Lookup(torch.autograd.Function):
         if bags.hoist_transpose and bags.is_trained():
             batch = bags.transposed(batch)
         ctx.bags = bags
-        ctx.numbers = batch.numbers()
-        ctx.save_for_backward(*batch.tensors())
+        ctx.numbers = batch[TENSORS:]
+        ctx.save_for_backward(*batch[:TENSORS])
         return bags.pooled(batch)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """The gradient of the per-sample weights, from the rows as they are; then the update."""
-        if grad_output is None:
-            return None, None, None, None
-        bags: TableBatchedEmbeddingBags = ctx.bags
-        batch = Batch(*ctx.saved_tensors, *ctx.numbers)
-        gradient = None
-        if ctx.needs_input_grad[2]:
-            gradient = bags.per_sample_weights_gradient(grad_output, batch)
-        if ctx.needs_input_grad[1]:
-            bags.backward_update(grad_output, batch)
-        return None, None, gradient, None
+        # Most backwards are not differentiated, and need not be guarded against that.
+        if torch.is_grad_enabled():
+            return _guarded_backward(ctx, grad_output)
+        return _backward(ctx, grad_output)
+
+
+def _backward(ctx: Any, grad_output: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    if grad_output is None:
+        return None, None, None, None
+    bags: TableBatchedEmbeddingBags = ctx.bags
+    batch = Batch(*ctx.saved_tensors, *ctx.numbers)
+    _, trains, weighs, _ = ctx.needs_input_grad
+    gradient = bags.per_sample_weights_gradient(grad_output, batch) if weighs else None
+    if trains:
+        bags.backward_update(grad_output, batch)
+    return None, None, gradient, None
+
+
+_guarded_backward: Callable[..., tuple[torch.Tensor | None, ...]] = once_differentiable(_backward)
 
 
 class DeferredStep:
@@ -179,4 +176,4 @@ def prune_features(batch: Batch, frozen: torch.Tensor) -> Batch:
     positions = torch.arange(batch.indices.numel(), device=frozen.device, dtype=ends.dtype)
     pruned = frozen[torch.bucketize(positions, ends, right=True)]
     indices = torch.where(pruned, -1, batch.indices)
-    return replace(batch, indices=indices)
+    return batch._replace(indices=indices)

@@ -45,7 +45,7 @@ KERNELS = (
     "linearise_lookups",
     "sort_pass",
     "find_runs",
-    "advance_step",
+    "advance_counters",
     "update_short_runs",
     "sum_chunks",
     "update_long_runs",

@@ -55,9 +55,8 @@ def explain_forward(lookup: Lookup) -> list[str]:
         return 0 if tensor is None else tensor.data_ptr()
 
     vbe = lookup.vbe
-    plan = _launcher.plan_forward(
+    request = _launcher.ForwardRequest(
         arch=arch(),
-        layout=lookup.layout,
         weight_dtype=inspection.WEIGHT_DTYPES[lookup.tables.weights.dtype],
         index_width=8 * lookup.indices.element_size(),
         weights=address(lookup.tables.weights),
@@ -71,6 +70,7 @@ def explain_forward(lookup: Lookup) -> list[str]:
         batch_size=vbe.max_batch if vbe else lookup.bag_counts[0],
         total_bags=sum(lookup.bag_counts),
     )
+    plan = _launcher.plan_forward(request, lookup.layout)
     return [launch.variant.name for launch in plan.launches]
 
 

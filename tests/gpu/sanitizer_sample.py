@@ -1,9 +1,9 @@
 """A sample of the variants for a memory checker: every value of every axis, every pair of values, small shapes.
 
     compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 python -m tests.gpu.sanitizer_sample
-    compute-sanitizer --tool racecheck --error-exitcode 9 python -m tests.gpu.sanitizer_sample backward
+    compute-sanitizer --tool racecheck --error-exitcode 9 python -m tests.gpu.sanitizer_sample transpose
 
-Arguments: which of forward, bounds and backward; all without one. Needs no pytest. Every tensor is an allocation of its
+Arguments: which of forward, bounds, transpose and update; all without one. Needs no pytest. Every tensor is an allocation of its
 own, with no allocator in between, so that a read or write past the end of one is seen. Prints how many variants ran;
 exit status 1 if a number is wrong.
 """
@@ -86,8 +86,8 @@ def bounds(device: torch.device) -> list[str]:
     return wrong
 
 
-def backward(device: torch.device) -> list[str]:
-    """Run calls of the backward that show every optimizer, pair of dtypes, alignment and kind; what is wrong.
+def update(device: torch.device) -> list[str]:
+    """Run updates and gradients of weights that show every optimizer, pair of dtypes, alignment and kind; what is wrong.
 
     Each has features of every bucket, short and long runs, and bags that are not a multiple of anything.
     """
@@ -97,6 +97,12 @@ def backward(device: torch.device) -> list[str]:
         wrong += [f"{what}: {fault}" for fault in training.check()]
     for what, training in sample_weight_calls(device, batch=9, every=3):
         wrong += [f"{what}: {fault}" for fault in training.sample_weights_faults()]
+    return wrong
+
+
+def transpose(device: torch.device) -> list[str]:
+    """Transpose lookups with keys and indices of both widths, plain and factored; what is wrong."""
+    wrong = []
     for wide, index_dtype, longest in itertools.product((False, True), WIDTHS, (2, 30, 90)):
         tables = make_tables((5000, 300, 11), (16, 24, 5), torch.float16, device)
         lengths = torch.randint(
@@ -117,7 +123,7 @@ def backward(device: torch.device) -> list[str]:
     return wrong
 
 
-PARTS = {"forward": forward, "bounds": bounds, "backward": backward}
+PARTS = {"forward": forward, "bounds": bounds, "transpose": transpose, "update": update}
 
 
 def main() -> int:

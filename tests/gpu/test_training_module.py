@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import tbe_aot
 from tbe_aot import SGD, Adagrad, Adam, RowwiseAdagrad
+from tests.gpu import installed
 from tests.gpu.training import same_bits, worst_error
 
 TABLES = [
@@ -244,6 +246,24 @@ def test_whole_steps_do_not_synchronise(cuda):
     waiting = ("DtoH", "HtoD", "StreamSynchronize", "EventSynchronize", "CtxSynchronize")
     assert not [name for name in names if any(word in name for word in waiting)]
     assert sum("update_short_runs_kernel" in name for name in names) >= len(inputs)
+
+
+@pytest.mark.parametrize("optimizer", [SGD(), Adam()], ids=repr)
+def test_explain_backward_names_what_a_step_launches(optimizer, cuda):
+    module = bags(cuda, optimizer=optimizer)
+    inputs = batch(cuda, 0)
+    pooled = module(*inputs)
+    grad = torch.randn_like(pooled)
+    explanation = module.explain_backward(*inputs, grad_output=grad)
+    assert explanation.arch == installed.arch()
+    module.preload()
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        pooled.backward(grad)
+        torch.cuda.synchronize()
+    assert {launch.variant for launch in explanation.launches} <= installed.loaded(cuda)
+    planned = Counter(launch.variant.partition("__")[0] for launch in explanation.launches)
+    names = [event.name for event in recorded.events()]
+    assert planned == {kernel: sum(kernel in name for name in names) for kernel in planned}
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from aot_build.plan import KernelPlan, cell_number
 from aot_build.planner import make_plan
 
+T = TypeVar("T")
 SPECS = Path(__file__).resolve().parents[2] / "kernel_specs"
 
 
@@ -78,6 +79,10 @@ class Interpreter:
         Tensors are copied into the child once per call of ``run``: a tensor shared by two calls is shared there too.
         """
         return self._pool.submit(_run, list(calls)).result()
+
+    def call(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call a function in the child: one that launches a kernel of the tests' own."""
+        return self._pool.submit(function, *arguments).result()
 
 
 @contextmanager

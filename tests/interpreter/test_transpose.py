@@ -63,7 +63,7 @@ def test_every_run_time_choice(
     )
 
 
-@pytest.mark.parametrize("count", [1, 127, 128, 1023, 1024, 1025, 2047, 2048, 2049])
+@pytest.mark.parametrize("count", [1, 127, 128, 255, 256, 257, 1023, 1024, 1025, 2047, 2048, 2049])
 def test_lookups_around_the_edges_of_tiles(triton_interpreter: Interpreter, count: int) -> None:
     lookups = Lookups(tables=(300,), lengths=((count // 2, count - count // 2),), shape="long")
     check(triton_interpreter, lookups)

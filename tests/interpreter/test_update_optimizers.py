@@ -121,14 +121,18 @@ def test_found_inf(triton_interpreter: Interpreter, optimizer: Optimizer, found_
 @pytest.mark.parametrize(
     ("found_inf", "checked", "after"), [(0.0, 1, 8), (1.0, 1, 7), (nan, 1, 7), (1.0, 0, 8)]
 )
-def test_advance_step(
+def test_advance_counters(
     triton_interpreter: Interpreter, found_inf: float, checked: int, after: int
 ) -> None:
-    step = torch.tensor([-1, 7, -1])
-    call = KernelCall(
-        "advance_step", (1, 1), (step[1:2], torch.tensor([found_inf]), checked, 0), {}
-    )
-    assert triton_interpreter.run(call)[0][0].tolist() == [after]
+    for counts_steps, stochastic in ((1, 0), (0, 1), (1, 1)):
+        counters = torch.tensor([7]), torch.tensor([7])
+        flags = (counts_steps, stochastic, checked, 0)
+        call = KernelCall(
+            "advance_counters", (1, 1), (*counters, torch.tensor([found_inf]), *flags), {}
+        )
+        step, seed, _ = triton_interpreter.run(call)[0]
+        assert step.tolist() == [after if counts_steps else 7]
+        assert seed.tolist() == [after if stochastic else 7]
 
 
 def test_rowwise_adagrad_divides_by_the_dim_not_the_bucket(triton_interpreter: Interpreter) -> None:

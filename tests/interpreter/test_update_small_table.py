@@ -91,6 +91,7 @@ def run(interpreter: Interpreter, problem: Problem) -> tuple[Tensors, Tensors]:
             torch.tensor([4]),
             torch.tensor([problem.gradient_scale or torch.nan]),
             torch.tensor([torch.nan if problem.found_inf is None else problem.found_inf]),
+            torch.tensor([0]),
             torch.tensor([features]),
             problem.chunks,
             optimizer.eps,
@@ -101,6 +102,7 @@ def run(interpreter: Interpreter, problem: Problem) -> tuple[Tensors, Tensors]:
             int(optimizer.name == "rowwise_adagrad"),
             int(problem.gradient_scale is not None),
             int(problem.found_inf is not None),
+            0,
             problem.overlap,
         ),
         constants_of(

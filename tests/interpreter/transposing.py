@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from tests.interpreter.harness import Interpreter, KernelCall, constants_of
+from tests.simt.run_finding import OLD, find_runs
 from tests.simt.sorting import KEY_DTYPES, run_pass, sort_pass
-from tests.transposed import CHUNK, Transposed, transpose
+from tests.transposed import Transposed, transpose
 
 INDEX_DTYPES = {32: torch.int32, 64: torch.int64}
-# What memory holds before a kernel writes it.
-OLD = -77
 
 
 @dataclass(frozen=True)
@@ -120,8 +119,6 @@ def run_kernels(interpreter: Interpreter, lookups: Lookups) -> tuple[Transposed,
     assert values is not None
     return (
         find_runs(
-            interpreter,
-            lookups.key_width,
             keys,
             values,
             problem.features,
@@ -176,65 +173,3 @@ def _linearise(
     counts = torch.bincount(keys.long() & (digits - 1), minlength=digits)
     assert torch.equal(histogram.long(), counts)
     return keys, positions, factors
-
-
-def find_runs(
-    interpreter: Interpreter,
-    key_width: int,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    features: torch.Tensor,
-    total_rows: int,
-    lookup_order: tuple[torch.Tensor, torch.Tensor] | None = None,
-) -> Transposed:
-    """What find_runs makes of sorted ``keys``; ``lookup_order``: positions and factors of each lookup."""
-    constants = constants_of("find_runs", key_width=key_width)
-    assert constants["CHUNK"] == CHUNK
-    count, slots = keys.numel(), features.shape[0]
-    tiles, chunks = -(-count // constants["TILE"]), -(-count // CHUNK)
-    # One entry more than each section has: nothing is written behind it.
-    sizes = (count + 1, count, count, slots + 1, chunks, chunks)
-    dtypes = (torch.int32, torch.int64, *[torch.int32] * 4)
-    sections = [
-        torch.full((size + 1,), OLD, dtype=dtype) for size, dtype in zip(sizes, dtypes, strict=True)
-    ]
-    positions, factors = lookup_order or (torch.zeros(1, dtype=torch.int32), torch.zeros(1))
-    call = KernelCall(
-        "find_runs",
-        (tiles, 1),
-        (
-            keys,
-            values,
-            positions,
-            factors,
-            values,  # Replaced in place, as the launcher has it.
-            torch.full((count,), float(OLD)),
-            *sections,
-            torch.zeros(tiles, dtype=torch.int64),
-            features,
-            count,
-            slots,
-            total_rows,
-            slots.bit_length(),
-            int(lookup_order is not None),
-            5,
-        ),
-        constants,
-    )
-    left = interpreter.run(call)[0]
-    sorted_positions, sorted_factors = left[4:6]
-    for section in left[6:12]:
-        assert section[-1] == OLD
-    starts, rows, run_slots, begins, chunk_starts, chunk_runs = (part[:-1] for part in left[6:12])
-    runs = int((starts == count).nonzero()[0])
-    assert (starts[runs + 1 :] == OLD).all()
-    return Transposed(
-        run_rows=rows[:runs].tolist(),
-        positions=sorted_positions.tolist(),
-        run_starts=starts[: runs + 1].tolist(),
-        run_slots=run_slots[:runs].tolist(),
-        run_begins=begins.tolist(),
-        chunk_starts=chunk_starts.tolist(),
-        chunk_runs=chunk_runs.tolist(),
-        factors=sorted_factors.view(torch.int32).tolist() if lookup_order else [],
-    )

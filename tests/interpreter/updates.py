@@ -68,6 +68,7 @@ class Problem:
     gradient_scale: float | None = None
     clip: float = float("inf")
     found_inf: float | None = None
+    rounding_seed: int | None = None  # Rows are rounded to the nearest number if None.
     steps_before: int = 3
     seed: int = 0
 
@@ -317,8 +318,13 @@ class Update:
         adagrad = int(optimizer.name == "rowwise_adagrad")
         formula = optimizer.name if optimizer.name in {"adagrad", "adam"} else "rowwise"
         chunk_slots, stride = state.partials.shape[0] - 1, state.partials.shape[1]
-        step_call = KernelCall(
-            "advance_step", (1, 1), (state.step, found, int(checked), overlap), {}
+        stochastic = int(problem.rounding_seed is not None)
+        seed = torch.tensor([problem.rounding_seed or 0])
+        counters_call = KernelCall(
+            "advance_counters",
+            (1, 1),
+            (state.step, seed, found, int(formula == "adam"), stochastic, int(checked), overlap),
+            {},
         )
         sums: list[KernelCall] = []
         updates: list[KernelCall] = []
@@ -327,7 +333,7 @@ class Update:
             begins = inputs.run_begins[first:].clone()
             runs = (inputs.run_starts, inputs.run_rows, inputs.run_slots, begins)
             chunks = (inputs.chunk_starts, inputs.chunk_runs)
-            moments = (state.momentum1, state.momentum2, rate, state.step, scale, found)
+            moments = (state.momentum1, state.momentum2, rate, state.step, scale, found, seed)
             sums.append(
                 KernelCall(
                     "sum_chunks",
@@ -355,7 +361,7 @@ class Update:
                         *(state.weights, self.gradient, *moments, self.features),
                         *(inputs.positions, inputs.factors, *runs, count, optimizer.eps),
                         *(*betas, *decays, problem.clip, adagrad),
-                        *(int(scaled), int(checked), overlap),
+                        *(int(scaled), int(checked), stochastic, overlap),
                     ),
                     constants_of(
                         "update_short_runs",
@@ -372,12 +378,13 @@ class Update:
                     (
                         *(state.weights, state.partials, *moments, self.features),
                         *(*runs, *chunks, count, chunk_slots, stride, optimizer.eps),
-                        *(*betas, *decays, adagrad, int(scaled), int(checked), overlap),
+                        *(*betas, *decays, adagrad, int(scaled), int(checked), stochastic, overlap),
                     ),
                     constants_of("update_long_runs", **axes),
                 )
             )
-        return [*([step_call] if formula == "adam" else []), *sums, *updates]
+        counts = formula == "adam" or stochastic
+        return [*([counters_call] if counts else []), *sums, *updates]
 
     def groups(self) -> list[tuple[int, int, Table]]:
         """(first slot, slots, one of its tables) of each launch."""

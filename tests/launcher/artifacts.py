@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from aot_build import operators
 from aot_build.cubin import CubinParam, CubinRecord
 from aot_build.emit import emit
 from aot_build.files import write_if_changed
@@ -71,7 +72,7 @@ def _write_pack(plan: Plan, arch: str, folder: Path) -> PackReport:
         size=len(data),
         blobs=sorted(cubins),
         records=records,
-        global_load_bytes={},
+        machine_code={},
     )
 
 
@@ -81,3 +82,4 @@ def write_artifacts(folder: Path) -> None:
     packs = {arch: _write_pack(plan, arch, folder) for arch in ARCHS}
     write_if_changed(folder / "manifest.json", b"{}\n")
     emit(plan, packs, "the launcher's tests", folder / "generated")
+    operators.emit(SPECS, folder / "generated")

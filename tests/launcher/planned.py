@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,13 @@ def describe(child: Child, plan: Any) -> list[Planned]:
         )
         for launch in plan.launches
     ]
+
+
+def plan_forward(child: Child, request: Mapping[str, Any]) -> Any:
+    """The plan of a lookup: fields of ``ForwardRequest``, and ``layout``."""
+    fields = dict(request)
+    layout = fields.pop("layout")
+    return child.launcher.plan_forward(child.launcher.ForwardRequest(**fields), layout)
 
 
 def layout(*groups: tuple[int, int, int], width: int = 0, total_rows: int = 100) -> list[int]:

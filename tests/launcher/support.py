@@ -182,6 +182,6 @@ def error_of(action: Callable[[], object]) -> str:
     """The message of the error that an action raises; empty when it raises none."""
     try:
         action()
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         return str(error)
     return ""

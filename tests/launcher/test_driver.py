@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.launcher.artifacts import ARCHS, LARGE_SHARED, MISSING, PROFILE, SMALL_SHARED
+from tests.launcher.planned import plan_forward
 from tests.launcher.support import (
     DRIVER_NAME,
     Built,
@@ -61,7 +62,11 @@ CHECK_BOUNDS = {
 
 
 def _forward(child: Child, **changes: Any) -> Any:
-    return child.launcher.plan_forward(**{**FORWARD, **changes})
+    return plan_forward(child, {**FORWARD, **changes})
+
+
+def _check_bounds(child: Child) -> Any:
+    return child.launcher.plan_check_bounds(child.launcher.CheckBoundsRequest(**CHECK_BOUNDS))
 
 
 def _launch_forward(child: Child, device: int = 0, **changes: Any) -> None:
@@ -105,7 +110,7 @@ def test_arguments_grid_block_stream_and_shared_memory(fresh: Process) -> None:
 
 
 def _plan_and_record(child: Child) -> Any:
-    plan = child.launcher.plan_check_bounds(**CHECK_BOUNDS)
+    plan = _check_bounds(child)
     params = {kernel.name: kernel.params for kernel in child.launcher.kernels()}
     planned = [
         [launch.args[p.offset : p.offset + p.size].hex() for p in params[launch.kernel]]
@@ -147,9 +152,8 @@ def _plan_update(child: Child) -> tuple[Any, list[str]]:
     layout = [1, 3, 160, 10_000, 90, 40, 16, 2, 2, 128, 2, 1]
     lookups = {"arch": "sm90", "lookups": 1080, "batch_size": 6, "total_bags": 18}
     transpose = child.launcher.TransposeRequest(**lookups, transposed=0x10000, scratch=0x20000)
-    plan = child.launcher.plan_backward_update(
+    update = child.launcher.BackwardUpdateRequest(
         arch="sm90",
-        layout=layout,
         multiprocessors=child.launcher.device_multiprocessors(0),
         weight_dtype="fp16",
         optimizer="adam",
@@ -158,8 +162,8 @@ def _plan_update(child: Child) -> tuple[Any, list[str]]:
         lookups=1080,
         total_bags=18,
         gradient_numel=960,
-        transpose=transpose,
     )
+    plan = child.launcher.plan_backward_update(update, layout, transpose)
     return plan, [launch.variant.name for launch in plan.launches]
 
 
@@ -272,7 +276,7 @@ def test_asking_for_the_arch_creates_no_context(built: Built) -> None:
 
 
 def _fail_once(child: Child, function: str, skip: int) -> Any:
-    plan = child.launcher.plan_check_bounds(**CHECK_BOUNDS)
+    plan = _check_bounds(child)
     child.standin.fail(function, 1, skip)
     message = error_of(lambda: child.launcher.launch(plan, 0, STREAM))
     done = [
@@ -395,7 +399,7 @@ def _every_way_to_a_kernel(child: Child) -> Any:
         lambda: child.launcher.device_arch(0),
         lambda: child.launcher.preload(0, "forward", {}),
         lambda: _launch_forward(child),
-        lambda: child.launcher.launch(child.launcher.plan_check_bounds(**CHECK_BOUNDS), 0, STREAM),
+        lambda: child.launcher.launch(_check_bounds(child), 0, STREAM),
     ]
     return [error_of(way) for way in ways], child.standin.take(LAUNCH, *LOADING)
 
@@ -582,7 +586,7 @@ def test_preload_can_skip_what_the_build_lacks(shared: Process) -> None:
         (
             "backward",
             {},
-            "no kernel 'backward' in this build; it holds advance_step, check_indices, check_offsets",
+            "no kernel 'backward' in this build; it holds advance_counters, check_indices, check_offsets",
         ),
         ("forward", {"dtype": ["fp16"]}, "has no axis 'dtype'; it has weight_dtype, bucket"),
         ("forward", {"weight_dtype": ["fp8"]}, "has no value 'fp8'; it has fp32, fp16, bf16"),

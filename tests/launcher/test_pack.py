@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aot_build.pack import ENTRY, HEADER, decode_index, encode_pack
+from tests.launcher.planned import plan_forward
 from tests.launcher.support import Built, Child, Process, error_of, process
 from tests.launcher.test_driver import FORWARD, LAUNCH
 
@@ -55,7 +56,7 @@ def test_packs_as_they_are(built: Built, shared: Process) -> None:
 
 
 def _load(child: Child) -> Any:
-    message = error_of(lambda: child.launcher.launch(child.launcher.plan_forward(**FORWARD), 0))
+    message = error_of(lambda: child.launcher.launch(plan_forward(child, FORWARD), 0))
     verified = error_of(child.launcher.verify)
     shown = error_of(child.launcher.packs)
     return message, verified, shown, child.standin.take(LAUNCH, "cuLibraryLoadData")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -10,8 +12,8 @@ import pytest
 from aot_build.plan import cell_number
 from aot_build.planner import make_plan
 from tests.launcher.artifacts import ARCHS, SPECS
-from tests.launcher.planned import Planned, describe, layout
-from tests.launcher.support import Child, Process
+from tests.launcher.planned import Planned, describe, layout, plan_forward
+from tests.launcher.support import ROOT, Child, Process, error_of
 
 POINTERS = {
     "output": 0x1000,
@@ -22,8 +24,13 @@ POINTERS = {
 }
 
 
-def _plan(child: Child, function: str, request: dict[str, Any]) -> tuple[list[Planned], list[str]]:
-    plan = getattr(child.launcher, function)(**request)
+def _forward(child: Child, request: dict[str, Any]) -> tuple[list[Planned], list[str]]:
+    plan = plan_forward(child, request)
+    return describe(child, plan), plan.reasons
+
+
+def _check_bounds(child: Child, request: dict[str, Any]) -> tuple[list[Planned], list[str]]:
+    plan = child.launcher.plan_check_bounds(child.launcher.CheckBoundsRequest(**request))
     return describe(child, plan), plan.reasons
 
 
@@ -50,7 +57,7 @@ def request(
 
 @pytest.fixture
 def forward(shared: Process) -> Any:
-    return lambda *groups, **changes: shared.run(_plan, "plan_forward", request(*groups, **changes))
+    return lambda *groups, **changes: shared.run(_forward, request(*groups, **changes))
 
 
 @pytest.fixture
@@ -65,9 +72,72 @@ def check_bounds(shared: Process) -> Any:
             "offsets_out": 5,
         }
         given = {"arch": "sm90", "report": 0x6000, **pointers, **sizes, **changes}
-        return shared.run(_plan, "plan_check_bounds", given)
+        return shared.run(_check_bounds, given)
 
     return plan
+
+
+# --- Requests -----------------------------------------------------------------------------------
+
+
+def _stub_requests() -> dict[str, dict[str, Any]]:
+    """The requests of _launcher.pyi: per class its fields with their defaults; None: none."""
+    stub = ast.parse((ROOT / "python/tbe_aot/_launcher.pyi").read_text())
+    return {
+        node.name: {
+            field.target.id: None if field.value is None else ast.literal_eval(field.value)
+            for field in node.body
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        }
+        for node in stub.body
+        if isinstance(node, ast.ClassDef) and node.decorator_list
+    }
+
+
+def _bound_requests(child: Child, names: list[str]) -> dict[str, dict[str, Any]]:
+    made = {name: getattr(child.launcher, name)(arch="sm100") for name in names}
+    return {
+        name: {field: getattr(request, field) for field in dir(request) if field[0] != "_"}
+        for name, request in made.items()
+    }
+
+
+def test_requests_have_the_fields_and_defaults_of_the_stub(shared: Process) -> None:
+    stub = _stub_requests()
+    assert len(stub) == 5
+    bound = shared.run(_bound_requests, list(stub))
+    for name, fields in stub.items():
+        assert bound[name] == {**fields, "arch": "sm100"}
+
+
+def _changed_fields(child: Child) -> Any:
+    launcher = child.launcher
+    request = launcher.BackwardUpdateRequest(arch="sm90", optimizer="adam", weights=0x6000)
+    request.arch, request.weight_dtype, request.momentum1 = "sm100", "bf16", 2**63
+    changes: list[dict[str, Any]] = [
+        {"weight_type": "fp16"},
+        {"weight_dtype": "fp8"},
+        {"weights": None},
+        {"lookups": 1.5},
+        {"arch": "sm80"},
+    ]
+    errors = [
+        error_of(partial(launcher.ForwardRequest, **{"arch": "sm90", **change}))
+        for change in changes
+    ]
+    shown = (request.arch, request.weight_dtype, request.momentum1, request.optimizer)
+    return (*shown, request.weights), errors
+
+
+def test_fields_of_a_request(shared: Process) -> None:
+    fields, errors = shared.run(_changed_fields)
+    assert fields == ("sm100", "bf16", 2**63, "adam", 0x6000)
+    unknown, dtype, pointer, number, arch = errors
+    assert unknown == "a request of this kind has no field 'weight_type'"
+    assert dtype == "no dtype 'fp8'; allowed are fp32, fp16, bf16"
+    assert "incompatible function arguments" in pointer
+    assert "incompatible function arguments" in number
+    assert arch == "no arch 'sm80' in this build; it holds sm90, sm100"
 
 
 # --- A small table ------------------------------------------------------------------------------
@@ -86,12 +156,11 @@ def small(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_small_table_by_long_bags_has_a_kernel_of_its_own(shared: Process) -> None:
-    (launch,), (reason,) = shared.run(_plan, "plan_forward", small(batch_size=33, lookups=33 * 64))
+    (launch,), (reason,) = shared.run(_forward, small(batch_size=33, lookups=33 * 64))
     assert launch.variant == "forward_small_table__fp16_d128_e64_i64"
     assert launch.grid == (ceil(33 / 16), 1, 1)
     assert launch.args == {
         **POINTERS,
-        "saved_counts": 0,
         "batch_size": 33,
         "mean": 0,
         "overlap": 0,
@@ -124,7 +193,7 @@ def test_a_small_table_by_long_bags_has_a_kernel_of_its_own(shared: Process) -> 
 def test_what_the_small_tables_kernel_takes(
     shared: Process, changes: dict[str, Any], variant: str
 ) -> None:
-    (launch,), _ = shared.run(_plan, "plan_forward", small(**changes))
+    (launch,), _ = shared.run(_forward, small(**changes))
     assert launch.variant == f"forward_small_table__{variant}"
 
 
@@ -160,7 +229,7 @@ def test_what_the_small_tables_kernel_takes(
 def test_what_the_general_kernel_takes_and_why(
     shared: Process, changes: dict[str, Any], why: str | None
 ) -> None:
-    (launch,), (reason,) = shared.run(_plan, "plan_forward", small(**changes))
+    (launch,), (reason,) = shared.run(_forward, small(**changes))
     assert launch.kernel == "forward"
     assert ("small table's kernel" in reason) == (why is not None)
     assert (why or "") in reason
@@ -176,8 +245,8 @@ def _variants_of_all_cells(child: Child, arch: str, lengths: dict[Any, int]) -> 
         changes: dict[str, Any] = {"arch": arch, "weight_dtype": dtype, "index_width": width}
         if weighted:
             changes["per_sample_weights"] = 0x6000
-        plan = child.launcher.plan_forward(
-            **request((bucket, int(aligned), 1), batch=1, lookups=lookups, **changes)
+        plan = plan_forward(
+            child, request((bucket, int(aligned), 1), batch=1, lookups=lookups, **changes)
         )
         found[axes] = plan.launches[0].variant.name
     return found

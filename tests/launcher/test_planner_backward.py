@@ -59,7 +59,6 @@ def _update(
 ) -> tuple[list[Planned], list[str]]:
     request: dict[str, Any] = {
         "arch": "sm90",
-        "layout": shape,
         "multiprocessors": MULTIPROCESSORS,
         "weight_dtype": "fp16",
         "optimizer": "rowwise_adagrad",
@@ -68,9 +67,11 @@ def _update(
         "total_bags": 150,
         "gradient_numel": 50 * shape[2],
     }
-    if transpose is not None:
-        request["transpose"] = _transpose_request(child, transpose, shape[1])
-    plan = child.launcher.plan_backward_update(**{**request, **changes})
+    before = None if transpose is None else _transpose_request(child, transpose, shape[1])
+    fields = {**request, **changes}
+    shape = fields.pop("layout", shape)
+    made = child.launcher.BackwardUpdateRequest(**fields)
+    plan = child.launcher.plan_backward_update(made, shape, before)
     return describe(child, plan), plan.reasons
 
 
@@ -220,16 +221,6 @@ def test_shape_and_size_follow_the_numbers_of_bags_and_lookups(transpose: Any) -
     assert variants(lookups=small) == ("long", "large")
 
 
-@pytest.mark.parametrize(
-    ("features", "steps"), [(1, 1), (2, 2), (3, 2), (4, 3), (7, 3), (65_535, 16)]
-)
-def test_search_steps_reach_every_feature_and_the_pruned_ones(
-    transpose: Any, features: int, steps: int
-) -> None:
-    launches, *_ = transpose(layout((16, 1, features)), batch_size=1)
-    assert launches[-1].args["search_steps"] == steps
-
-
 def test_variable_batch(transpose: Any) -> None:
     vbe = {"vbe_bag_offsets": 0x7000, "vbe_output_offsets": 0x8000}
     launches, *_ = transpose(**vbe)
@@ -357,7 +348,7 @@ def test_the_step_is_counted_for_adam_alone_and_sgd_runs_as_rowwise(update: Any)
     for optimizer in ("sgd", "rowwise_adagrad", "adagrad", "adam"):
         launches, _ = update(optimizer=optimizer)
         assert names(launches) == [
-            *(["advance_step"] if optimizer == "adam" else []),
+            *(["advance_counters"] if optimizer == "adam" else []),
             *["sum_chunks", "update_short_runs", "update_long_runs"],
         ]
         kind = "rowwise" if optimizer in ("sgd", "rowwise_adagrad") else optimizer
@@ -477,13 +468,28 @@ def test_a_variable_batch_is_aligned_where_every_feature_is(update: Any) -> None
     assert "_aligned" in update(mixed)[0][0].variant
 
 
+def test_rounding_by_chance_has_a_seed_that_is_counted_too(update: Any) -> None:
+    launches, _ = update(optimizer="sgd", rounding_seed=48)
+    counters, _, *updates = launches
+    assert counters.kernel == "advance_counters"
+    args = counters.args
+    assert (args["rounding_seed"], args["stochastic"], args["counts_steps"]) == (48, 1, 0)
+    for launch in updates:
+        assert (launch.args["rounding_seed"], launch.args["stochastic"]) == (48, 1)
+    launches, _ = update(optimizer="adam", rounding_seed=48)
+    args = launches[0].args
+    assert (args["step"], args["stochastic"], args["counts_steps"]) == (0xA000, 1, 1)
+    launches, _ = update(optimizer="sgd")
+    assert all(launch.args.get("stochastic", 0) == 0 for launch in launches)
+
+
 @pytest.mark.parametrize("changes", [{"lookups": 0}, {"total_bags": 0}])
 def test_without_lookups_the_step_alone_is_counted(update: Any, changes: dict[str, int]) -> None:
     launches, reasons = update(transpose={}, **changes)
     assert launches == []
     assert reasons == ["no row is updated: there are no lookups"]
     (step,), _ = update(transpose={}, optimizer="adam", **changes)
-    assert (step.kernel, step.args["overlap"]) == ("advance_step", 0)
+    assert (step.kernel, step.args["overlap"]) == ("advance_counters", 0)
 
 
 @pytest.mark.parametrize(
@@ -549,7 +555,6 @@ def _sample_weights(child: Child, shape: list[int], changes: dict[str, Any]) -> 
     features = shape[1]
     request: dict[str, Any] = {
         "arch": "sm90",
-        "layout": shape,
         "weight_dtype": "fp16",
         "result": 0x1000,
         "gradient": 0x7000,
@@ -559,7 +564,10 @@ def _sample_weights(child: Child, shape: list[int], changes: dict[str, Any]) -> 
         "batch_size": 50,
         "total_bags": 50 * features,
     }
-    plan = child.launcher.plan_per_sample_weights_gradient(**{**request, **changes})
+    fields = {**request, **changes}
+    shape = fields.pop("layout", shape)
+    made = child.launcher.SampleWeightsGradientRequest(**fields)
+    plan = child.launcher.plan_per_sample_weights_gradient(made, shape)
     clear = None if plan.clear is None else (plan.clear.address, plan.clear.bytes)
     return describe(child, plan), plan.reasons, clear
 

@@ -128,9 +128,8 @@ def _solve(
     output = storage[MARGIN : MARGIN + elements]
     output.fill_(torch.nan)
 
-    plan = child.launcher.plan_forward(
+    request = child.launcher.ForwardRequest(
         arch=child.launcher.device_arch(problem.device),
-        layout=made.layout,
         weight_dtype=problem.weight_dtype,
         output_dtype=problem.output_dtype,
         index_width=problem.index_width,
@@ -147,6 +146,7 @@ def _solve(
         batch_size=max(problem.bags),
         total_bags=len(flat),
     )
+    plan = child.launcher.plan_forward(request, made.layout)
     child.standin.take()
     child.launcher.launch(plan, problem.device, STREAM)
     variants = replay(child.standin)
@@ -192,9 +192,8 @@ def _look_up_far_row(child: Child, problem: Far) -> tuple[list[float], list[str]
     aligned = int(problem.dim % 8 == 0)
     bucket = _bucket(child, problem.dim)
     size = weights.numel()
-    plan = child.launcher.plan_forward(
+    request = child.launcher.ForwardRequest(
         arch="sm90",
-        layout=[1, 1, problem.dim, size, problem.rows, problem.rows, bucket, aligned, 1],
         weight_dtype="fp16",
         index_width=problem.index_width,
         output=output.data_ptr(),
@@ -206,6 +205,8 @@ def _look_up_far_row(child: Child, problem: Far) -> tuple[list[float], list[str]
         batch_size=1,
         total_bags=1,
     )
+    layout = [1, 1, problem.dim, size, problem.rows, problem.rows, bucket, aligned, 1]
+    plan = child.launcher.plan_forward(request, layout)
     child.standin.take()
     child.launcher.launch(plan, 0, STREAM)
     variants = replay(child.standin)
@@ -378,7 +379,7 @@ def _check(
     bag_offsets = torch.tensor([0, *problem.bags]).cumsum(0)
     report, count = torch.full([4], 99), torch.tensor([5])
     vbe = len(set(problem.bags)) > 1
-    plan = child.launcher.plan_check_bounds(
+    request = child.launcher.CheckBoundsRequest(
         arch="sm90",
         index_width=problem.index_width,
         indices=indices.data_ptr(),
@@ -394,6 +395,7 @@ def _check(
         offsets_numel=offsets.numel(),
         batch_size=max(problem.bags),
     )
+    plan = child.launcher.plan_check_bounds(request)
     child.standin.take()
     child.launcher.launch(plan, 0, STREAM)
     variants = replay(child.standin)

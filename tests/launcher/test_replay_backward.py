@@ -256,36 +256,33 @@ def _update(child: Child, problem: Problem) -> tuple[torch.Tensor, list[torch.Te
     decay = {f"{optimizer.weight_decay_mode}_decay": optimizer.weight_decay}
     decay.pop("none_decay", None)
     plans = [launcher.plan_transpose(request, layout)] if problem.apart else []
-    plans.append(
-        launcher.plan_backward_update(
-            arch=arch,
-            layout=layout,
-            multiprocessors=1,
-            weight_dtype=problem.weight_dtype,
-            gradient_dtype=problem.gradient_dtype,
-            optimizer=optimizer.name,
-            factored=problem.factored,
-            vbe=problem.vbe,
-            weights=inputs.weights.data_ptr(),
-            gradient=inputs.gradient.data_ptr(),
-            momentum1=_address(inputs.momentum1),
-            momentum2=_address(inputs.momentum2),
-            step=_address(inputs.step),
-            features=inputs.features.data_ptr(),
-            transposed=words.data_ptr(),
-            partials=partials.data_ptr(),
-            lookups=lookups,
-            total_bags=sum(problem.bags),
-            gradient_numel=inputs.gradient.numel(),
-            eps=optimizer.eps,
-            beta1=optimizer.beta1,
-            beta2=optimizer.beta2,
-            clip=problem.clip,
-            transpose=None if problem.apart else request,
-            **{name: number.data_ptr() for name, number in inputs.numbers.items()},
-            **decay,
-        )
+    update = launcher.BackwardUpdateRequest(
+        arch=arch,
+        multiprocessors=1,
+        weight_dtype=problem.weight_dtype,
+        gradient_dtype=problem.gradient_dtype,
+        optimizer=optimizer.name,
+        factored=problem.factored,
+        vbe=problem.vbe,
+        weights=inputs.weights.data_ptr(),
+        gradient=inputs.gradient.data_ptr(),
+        momentum1=_address(inputs.momentum1),
+        momentum2=_address(inputs.momentum2),
+        step=_address(inputs.step),
+        features=inputs.features.data_ptr(),
+        transposed=words.data_ptr(),
+        partials=partials.data_ptr(),
+        lookups=lookups,
+        total_bags=sum(problem.bags),
+        gradient_numel=inputs.gradient.numel(),
+        eps=optimizer.eps,
+        beta1=optimizer.beta1,
+        beta2=optimizer.beta2,
+        clip=problem.clip,
+        **{name: number.data_ptr() for name, number in inputs.numbers.items()},
+        **decay,
     )
+    plans.append(launcher.plan_backward_update(update, layout, None if problem.apart else request))
     child.standin.take()
     for plan in plans:
         launcher.launch(plan, problem.device, STREAM)
@@ -466,7 +463,7 @@ def test_no_lookups(interpreting: Process, lengths: Any, apart: bool) -> None:
     problem = Problem(lengths=lengths, optimizer=ADAM, apart=apart)
     words, changed, variants = interpreting.run(_update, problem)
     *weights_and_states, step = changed
-    assert variants == ["advance_step"]
+    assert variants == ["advance_counters"]
     assert step.tolist() == [5]
     for after, before in zip(weights_and_states, Inputs(problem).changed(), strict=False):
         assert torch.equal(after, before)
@@ -490,9 +487,8 @@ def _sample_weights(child: Child, problem: Problem) -> tuple[torch.Tensor, list[
     inputs = Inputs(problem)
     result = torch.full((inputs.indices.numel(),), torch.nan)
     arch = child.launcher.device_arch(problem.device)
-    plan = child.launcher.plan_per_sample_weights_gradient(
+    request = child.launcher.SampleWeightsGradientRequest(
         arch=arch,
-        layout=inputs.layout,
         weight_dtype=problem.weight_dtype,
         gradient_dtype=problem.gradient_dtype,
         result=_address(result),
@@ -500,6 +496,7 @@ def _sample_weights(child: Child, problem: Problem) -> tuple[torch.Tensor, list[
         weights=inputs.weights.data_ptr(),
         **_lookup_arguments(inputs),
     )
+    plan = child.launcher.plan_per_sample_weights_gradient(request, inputs.layout)
     child.standin.take()
     child.launcher.launch(plan, problem.device, STREAM)
     variants = replay(child.standin)

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import tbe_aot
 from aot_build.errors import SpecError
 from aot_build.expressions import ExpressionError, Scope, translate, translate_message
 from aot_build.operators import OPERATORS_FILE, load_operators
 from aot_build.plan import cell_number
 from aot_build.planner import make_plan
+from tbe_aot._operator_rules import OPTIMIZERS
+from tests.operators.training import OPTIMIZERS as TESTED
 
 SPECS = Path(__file__).resolve().parents[2] / "kernel_specs"
 ORIGINAL = (SPECS / OPERATORS_FILE).read_text()
@@ -67,6 +70,25 @@ def load_changed(tmp_path: Path) -> Callable[[str, str], None]:
         ),
         ('float16 = "fp16"', 'float16 = "fp17"', "fp17.*not a value of the axis"),
         ('float16 = "fp16", ', "", "not the dtypes of weights"),
+        (
+            'kernel_formula = "adam"',
+            'kernel_formula = "lamb"',
+            "adam.kernel_formula = .*lamb.*not a value of the axis optimizer of update_.*rowwise.*adagrad",
+        ),
+        (
+            'kernel_formula = "adam"',
+            'kernel_formula = "rowwise"',
+            "adam.*a value of the axis optimizer of update_long_runs that no optimizer asks for",
+        ),
+        (
+            'name = "adam"\n',
+            'name = "adagrad"\n',
+            "optimizers.adagrad.*this optimizer is listed twice",
+        ),
+        ('row_state = ["momentum1"]', 'row_state = ["momentum"]', "unknown state.*momentum1"),
+        ('["momentum1", "momentum2"]', '["momentum1", "momentum1"]', "a state is listed twice"),
+        ("if optimizer in momentum1_per_row", "if optimizer in bags", "is not allowed"),
+        ('values_of = "optimizers"\n', "", "optimizer.*neither `values` nor a `values_of`"),
     ],
 )
 def test_a_mistake_is_named_with_file_key_and_what_is_allowed(load_changed, old, new, message):
@@ -97,12 +119,23 @@ def test_every_cell_that_an_operator_accepts_has_exactly_one_variant(profile):
         assert variants == set(range(len(plan.kernels[name].variants)))
 
 
+def test_every_optimizer_has_its_numbers_in_python_and_its_tests():
+    names = [optimizer.name for optimizer in load_operators(SPECS).optimizers]
+    public = [getattr(tbe_aot, name) for name in tbe_aot.__all__]
+    described = {
+        kind.name for kind in public if hasattr(kind, "row_state") and hasattr(kind, "name")
+    }
+    assert names == list(OPTIMIZERS) == list(TESTED)
+    assert described == set(names)
+
+
 SCOPE = Scope(
     frozenset({"t", "u"}),
     frozenset({"l"}),
     frozenset({"a", "b"}),
     floats=frozenset({"x"}),
     strings=frozenset({"s"}),
+    string_sets={"words": ["sum", "max"], "nothing": []},
 )
 
 
@@ -151,6 +184,8 @@ class Rules:
         ("x == x", True),
         ("s == 'sum'", True),
         ("rank(t) == (1 if s == 'mean' else 2)", True),
+        ("s in words", True),
+        ("not s in words or s in nothing", False),
     ],
 )
 def test_an_expression_in_python(text, expected):
@@ -195,6 +230,10 @@ NOT_ALLOWED = """
     s < 'x'
     s == x
     rank(l)
+    a in words
+    s in l
+    s in 'sum'
+    s not in words
 """
 
 

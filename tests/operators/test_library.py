@@ -13,7 +13,6 @@ import torch
 
 import tbe_aot
 from tbe_aot import _library
-from tbe_aot.cli import app
 
 PACKAGE = Path(tbe_aot.__file__).resolve().parent
 
@@ -134,20 +133,3 @@ tbe_aot.build_info()
     assert message.startswith("RuntimeError: ")
     assert "manifest.json cannot be read" in message
     assert "reinstall" in message
-
-
-def test_the_command_line():
-    from typer.testing import CliRunner
-
-    runner = CliRunner()
-    info = runner.invoke(app, ["info"])
-    assert info.exit_code == 0
-    assert tbe_aot.build_info().build_id[:16] in info.output
-    arch = tbe_aot.build_info().archs[0].name
-    listed = runner.invoke(app, ["list", "--kernel", "check_offsets", "--arch", arch])
-    assert listed.output.split() == [arch, "check_offsets__i32", arch, "check_offsets__i64"]
-    everything = runner.invoke(app, ["list"]).output.splitlines()
-    assert len(everything) == sum(built.variants for built in tbe_aot.build_info().archs)
-    refused = runner.invoke(app, ["list", "--arch", "sm10"])
-    assert refused.exit_code == 2
-    assert "is not in this build" in " ".join(refused.output.replace("│", " ").split())

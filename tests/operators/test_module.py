@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tbe_aot import TableBatchedEmbeddingBags, TableSpec, make_features
-from tbe_aot.inspection import BOUNDS_KERNELS, STEP_KERNELS, kernels_of
+from tbe_aot._operator_rules import OPTIMIZERS
+from tbe_aot.inspection import BOUNDS_KERNELS, kernels_of
 from tests import oracle
 
 TABLES = [TableSpec("user", 20, 16), TableSpec("item", 30, 5)]
@@ -405,15 +406,14 @@ def test_preload_knows_the_kernels_of_lookups_and_of_training():
     checked = names(bounds_check=True)
     assert {name.partition("__")[0] for name in checked - looked_up} == set(BOUNDS_KERNELS)
     everything = {kernel.name for kernel in native.kernels()}
-    for optimizer, step in STEP_KERNELS.items():
+    for optimizer, traits in OPTIMIZERS.items():
         kernels = kernels_of(torch.float16, layout, bounds_check=True, optimizer=optimizer)
-        unused = set(SMALL_TABLE_KERNELS) | (set() if optimizer == "adam" else {"advance_step"})
-        assert kernels.keys() == everything - unused
+        assert kernels.keys() == everything - set(SMALL_TABLE_KERNELS)
         assert kernels["update_short_runs"] == {
             "weight_dtype": ["fp16"],
             "gradient_dtype": ["fp32"],
             "bucket": ["d16"],
-            "optimizer": [step],
+            "optimizer": [traits.kernel_formula],
         }
         assert kernels["find_runs"] == {"key_width": ["k32"]}
     half = kernels_of(

@@ -314,7 +314,11 @@ def test_fbgemm_3240_3755_3368_opcheck_backward_update(optimizer, present, vbe):
     lookup.weights.nan_to_num_()
     options: dict[str, Any] = {}
     if present:
-        options = {"gradient_scale": torch.ones(1) * 2, "found_inf": torch.zeros(1)}
+        options = {
+            "gradient_scale": torch.ones(1) * 2,
+            "found_inf": torch.zeros(1),
+            "rounding_seed": torch.zeros(1, dtype=torch.int64),
+        }
     training = make_training(lookup, optimizer, **options)
     arguments = {
         name: value.clone().nan_to_num_() if isinstance(value, torch.Tensor) else value

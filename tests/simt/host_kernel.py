@@ -10,7 +10,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
+
 from aot_build.kernel_source import kernel_file
+from aot_build.spec import load_spec
 
 SPECS = Path(__file__).parents[2] / "kernel_specs"
 INCLUDE = Path(__file__).parent / "include"
@@ -27,7 +30,7 @@ class HostKernel:
     def __call__(
         self,
         blocks: int,
-        arguments: Sequence[ctypes.c_void_p | ctypes.c_int | ctypes.c_float],
+        arguments: Sequence[ctypes.c_void_p | ctypes.c_int | ctypes.c_longlong | ctypes.c_float],
         side_by_side: int,
     ) -> None:
         """Run ``blocks`` blocks, so many of them at a time; the two appended pointers are null.
@@ -59,6 +62,30 @@ def host_kernel(
         constants: the macros of the variant.
     """
     return _compiled(kernel, function, num_warps, tuple(sorted(constants.items())))
+
+
+def tuned_kernel(kernel: str, key_width: int, **axes: str) -> tuple[HostKernel, dict[str, int]]:
+    """The variant of a key width and other axes, and its constants, as its spec tunes it for sm90.
+
+    Args:
+        kernel: the folder's name.
+        key_width: bits of a key.
+        axes: values of the other axes.
+    """
+    spec = load_spec(SPECS / kernel)
+    values = {"arch": "sm90", "key_width": key_width, **axes}
+    settings: dict[str, int] = {}
+    for rule in spec.tuning.rules:
+        if all(values[axis] in allowed for axis, allowed in rule.when.items()):
+            settings |= {name: int(value) for name, value in rule.set.items()}
+    constants = {name: settings[name] for name in spec.tuning.kernel_constants}
+    macros = {**constants, "KEY_WIDTH": key_width}
+    return host_kernel(kernel, spec.kernel.function, settings["num_warps"], macros), constants
+
+
+def pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
+    """A tensor as an argument."""
+    return ctypes.c_void_p(tensor.data_ptr())
 
 
 @functools.cache

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from aot_build.spec import load_spec
-from tests.simt.host_kernel import SPECS, HostKernel, host_kernel
-from tests.simt.sorting import pointer
+from tests.simt.host_kernel import SPECS, HostKernel, host_kernel, pointer
 
 INDEX_DTYPES = {32: torch.int32, 64: torch.int64}
 BAGS = 16  # Of a block.
@@ -103,8 +102,8 @@ def bucket_of(dim: int) -> int:
 
 def forward(
     table: SmallTable, lookups: Lookups, *, mean: bool = False, row_limit: int = 64
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(output, saved counts) of a launch of forward_small_table, both with something after them that must stay."""
+) -> torch.Tensor:
+    """The output of a launch of forward_small_table, with something after it that must stay."""
     kernel = variant(
         "forward_small_table",
         bf16=int(table.weights.dtype == torch.bfloat16),
@@ -114,7 +113,6 @@ def forward(
     )
     features = table.features
     output = torch.full((lookups.batch + 1, table.dim), -7.0)
-    counts = torch.full((lookups.batch + 1, row_limit), -7, dtype=torch.int16)
     kernel(
         -(-lookups.batch // BAGS),
         [
@@ -123,7 +121,6 @@ def forward(
             pointer(features),
             pointer(lookups.indices),
             pointer(lookups.offsets),
-            pointer(counts),
             ctypes.c_int(lookups.batch),
             ctypes.c_int(mean),
             ctypes.c_int(7),
@@ -131,8 +128,7 @@ def forward(
         2,
     )
     assert (output[-1] == -7).all()
-    assert (counts[-1] == -7).all()
-    return output[:-1], counts[:-1]
+    return output[:-1]
 
 
 @dataclass(frozen=True)
@@ -147,12 +143,9 @@ class Gradient:
 
 
 def sum_gradients(
-    table: SmallTable, lookups: Lookups, given: Gradient, *, saved: torch.Tensor | None = None
+    table: SmallTable, lookups: Lookups, given: Gradient
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(partials [rows, chunks, bucket], used [rows, chunks]) of a launch of sum_small_table.
-
-    ``saved`` are the counts that the forward saved; with them, the indices are not read.
-    """
+    """(partials [rows, chunks, bucket], used [rows, chunks]) of a launch of sum_small_table."""
     kernel = variant(
         "sum_small_table",
         bucket=bucket_of(table.dim),
@@ -171,9 +164,8 @@ def sum_gradients(
             pointer(used),
             pointer(given.gradient),
             pointer(features),
-            pointer(lookups.indices) if saved is None else ctypes.c_void_p(),
+            pointer(lookups.indices),
             pointer(lookups.offsets),
-            ctypes.c_void_p() if saved is None else pointer(saved),
             pointer(scale),
             ctypes.c_int(lookups.batch),
             ctypes.c_int(given.chunk_bags),

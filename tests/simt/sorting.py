@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from aot_build.spec import load_spec
-from tests.simt.host_kernel import SPECS, HostKernel, host_kernel
+from tests.simt.host_kernel import HostKernel, pointer, tuned_kernel
 
 KEY_DTYPES = {32: torch.int32, 64: torch.int64}
 
@@ -33,24 +32,8 @@ class SortPass:
 
 def sort_pass(key_width: int, size: str) -> SortPass:
     """The variant of a key width and a size, with the constants of its spec."""
-    spec = load_spec(SPECS / "sort_pass")
-    settings: dict[str, int] = {}
-    for rule in spec.tuning.rules:
-        if size in rule.when.get("size", (size,)):
-            settings |= {name: int(value) for name, value in rule.set.items()}
-    constants = {name: settings[name] for name in spec.tuning.kernel_constants}
-    kernel = host_kernel(
-        "sort_pass",
-        spec.kernel.function,
-        settings["num_warps"],
-        {**constants, "KEY_WIDTH": key_width},
-    )
+    kernel, constants = tuned_kernel("sort_pass", key_width, size=size)
     return SortPass(kernel, constants["TILE"], constants["DIGIT_BITS"])
-
-
-def pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
-    """A tensor as an argument."""
-    return ctypes.c_void_p(tensor.data_ptr())
 
 
 def run_pass(

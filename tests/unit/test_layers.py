@@ -17,19 +17,23 @@ PYTHON = {
     "kernel_specs": {"triton", "common"},
     "aot_build": {"jinja2", "ninja", "pybind11", "pydantic", "pydantic_core", "rich", "tomli"}
     | {"triton", "typer"},
-    "python/tbe_aot": {"torch", "rich", "typer"},
+    "python/tbe_aot": {"torch"},
+    "python/tbe_aot_audit": {"pydantic", "rich", "typer"},
 }
 # Triton takes over a second to import; a build that finds everything done shall not wait for it.
 IMPORTS_TRITON = {"aot_build/triton_compiler.py"}
 # Per layer of csrc_launcher what it may include of the project, and what of torch and Python.
 CPP = {
-    "core": (("core/", "tbe_aot_generated.h"), ()),
-    "cpu": (("core/", "cpu/"), ("torch/csrc/stable/c/", "torch/headeronly/")),
+    "core": (("core/", "tbe_aot_generated.h", "optimizer_table.h"), ()),
+    "cpu": (
+        ("core/", "cpu/", "optimizer_formulas.h"),
+        ("torch/csrc/stable/c/", "torch/headeronly/"),
+    ),
     "ops": (
         ("core/", "cpu/", "ops/", "operator_rules.h"),
         ("torch/csrc/stable/", "torch/headeronly/", "torch/csrc/inductor/aoti_torch/c/"),
     ),
-    "python": (("core/",), ("pybind11/",)),
+    "python": (("core/", "python/"), ("pybind11/",)),
 }
 FOREIGN = ("torch/", "ATen/", "c10/", "pybind11/", "Python.h", "cuda")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.wheel.conftest import ROOT, build_kernels, pip_wheel
+from wheels import repair
 
 # A build from nothing, without the cubin cache of the tree.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -17,11 +18,13 @@ SOURCES = (
     "pyproject.toml",
     "README.md",
     "LICENSE",
+    "licenses",
     "MANIFEST.in",
     "aot_build",
     "csrc_launcher",
     "kernel_specs",
     "python",
+    "wheels",
 )
 GENERATED = shutil.ignore_patterns("__pycache__", "*.egg-info", "lib", "*.so", "_operator_rules.py")
 
@@ -63,3 +66,17 @@ def test_two_folders_give_identical_wheels(
 ):
     other = pip_wheel(other_tree, tmp_path, {"TBE_AOT_ARTIFACTS": str(other_artifacts)})
     assert other.read_bytes() == built_wheel.read_bytes()
+
+
+def test_repaired_wheels_are_identical(
+    built_wheel: Path,
+    other_tree: Path,
+    other_artifacts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")
+    other = pip_wheel(other_tree, tmp_path / "built", {"TBE_AOT_ARTIFACTS": str(other_artifacts)})
+    first = repair.repair(built_wheel, tmp_path / "first")
+    second = repair.repair(other, tmp_path / "second")
+    assert first.read_bytes() == second.read_bytes()

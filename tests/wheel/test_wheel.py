@@ -53,7 +53,11 @@ def test_holds_the_native_parts_the_packs_and_no_build_tool(wheel: Path):
     } <= package
     assert len([name for name in package if re.fullmatch(r"_launcher\..*\.so", name)]) == 1
     tops = {name.partition("/")[0] for name in names}
-    assert tops == {"tbe_aot", next(top for top in tops if top.endswith(".dist-info"))}
+    assert tops == {
+        "tbe_aot",
+        "tbe_aot_audit",
+        next(top for top in tops if top.endswith(".dist-info")),
+    }
 
 
 def test_metadata_asks_for_torch_from_2_10_and_never_for_triton(unpacked: Path):

@@ -42,7 +42,10 @@ def rowwise(
     """
     stateful = with_state(live, adagrad)
     statistic = gradient + l2_decay * weights
-    momentum += tl.sum(statistic * statistic, axis=1) / dim.to(tl.float32)
+    # fma with 0 is a product that stays one: joined with the sum over lanes, as ptxas would where a lane has one column,
+    # it makes each lane of a row round its own product last, and the lanes do not agree on the sum.
+    square = tl.fma(statistic, statistic, 0.0)
+    momentum += tl.sum(square, axis=1) / dim.to(tl.float32)
     tl.store(momentum1 + row, momentum, mask=stateful)
     mult = tl.where(stateful, learning_rate / (tl.sqrt_rn(momentum) + eps), learning_rate)
     kept = 1.0 - mult * l2_decay - learning_rate * decoupled_decay

@@ -23,7 +23,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __shared__ static thread_local
 
 namespace simt {
@@ -200,17 +200,27 @@ inline unsigned __ballot_sync(unsigned, bool vote) {
   return result;
 }
 
-inline unsigned __shfl_sync(unsigned, unsigned value, int lane) {
-  return static_cast<unsigned>(simt::current_block->exchange(value)[static_cast<size_t>(lane)]);
+template <typename Value>
+Value __shfl_sync(unsigned, Value value, int lane) {
+  return static_cast<Value>(simt::current_block->exchange(value)[static_cast<size_t>(lane)]);
 }
 
-inline unsigned __shfl_up_sync(unsigned, unsigned value, int distance) {
+template <typename Value>
+Value __shfl_up_sync(unsigned, Value value, int distance) {
   const auto values = simt::current_block->exchange(value);
   const int lane = threadIdx.x % simt::kWarpSize;
-  return static_cast<unsigned>(
-      values[static_cast<size_t>(lane < distance ? lane : lane - distance)]);
+  return static_cast<Value>(values[static_cast<size_t>(lane < distance ? lane : lane - distance)]);
 }
 
+template <typename Value>
+Value __shfl_xor_sync(unsigned, Value value, int mask) {
+  const auto values = simt::current_block->exchange(value);
+  return static_cast<Value>(values[static_cast<size_t>(threadIdx.x % simt::kWarpSize ^ mask)]);
+}
+
+inline int __clz(int value) {
+  return value == 0 ? 32 : __builtin_clz(static_cast<unsigned>(value));
+}
 inline int __popc(unsigned value) { return __builtin_popcount(value); }
 inline int __ffs(unsigned value) { return __builtin_ffs(static_cast<int>(value)); }
 inline unsigned atomicAdd(unsigned* address, unsigned value) {

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from aot_build.archs import Limits
 from aot_build.build import BuildResult
 from aot_build.cache import CubinCache
 from aot_build.cubin import (
     CubinParam,
     CubinRecord,
     elf_abi,
+    named_barriers,
     parse_params,
     parse_resource_usage,
     parse_spill_bytes,
     text_section,
 )
 from aot_build.errors import BuildError
+from aot_build.machine_code import MachineCode
+from aot_build.occupancy import Occupancy, occupancy_of
 from aot_build.pack import read_reports
 from aot_build.plan import Build, Plan
-from aot_build.sass import count_loads, load_bytes
+from aot_build.sass import SassCounts, access_bytes, count_instructions
 from aot_build.verify import check_variant
 
 PTXAS_LOG = """\
@@ -68,19 +72,93 @@ LISTING = """\
         /*0090*/             @!UP0 LDG.E R4, desc[UR6][R2.64] ;
         /*00a0*/                   LDGSTS.E.64 [R4], desc[UR6][R2.64] ;
         /*00b0*/                   STG.E.128 desc[UR6][R2.64], R4 ;
+        /*00c0*/                   LDG.E.STRONG.GPU R4, desc[UR6][R2.64] ;
+        /*00d0*/                   NOP ;
+"""
+INSTRUCTIONS = """\
+        /*0000*/                   DFMA R2, R2, R4, R6 ;
+        /*0010*/                   DSETP.GEU.AND P0, PT, R2, R4, PT ;
+        /*0020*/                   F2F.F32.F64 R2, R4 ;
+        /*0030*/                   LDL.64 R2, [R1] ;
+        /*0040*/                   STL [R1], R2 ;
+        /*0050*/                   LDSM.16.M88.4 R4, [R2] ;
+        /*0060*/                   STS.128 [R2], R4 ;
+        /*0070*/                   ATOMS.POPC.INC.32 RZ, [R2] ;
+        /*0080*/                   REDG.E.ADD.STRONG.GPU desc[UR6][R2.64], R4 ;
+        /*0090*/                   ATOMG.E.EXCH.64.STRONG.GPU R2, desc[UR6][R2.64], R4 ;
+        /*00a0*/                   STG.E.STRONG.GPU desc[UR6][R2.64], R4 ;
+        /*00b0*/                   MEMBAR.SC.GPU ;
+        /*00c0*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*00d0*/                   CALL.REL.NOINC 0x100 ;
+        /*00e0*/                   HMMA.16816.F32 R4, R8, R12, R4 ;
+        /*00f0*/                   HGMMA.64x8x16.F32 R24, gdesc[UR4], R24 ;
+        /*0100*/              @!P0 UTCHMMA gdesc[UR4], gdesc[UR6], tmem[UR8] ;
+        /*0110*/                   NOP ;
 """
 
 
-def test_loads_are_counted_per_section():
-    assert count_loads(LISTING, [0, 0x80]) == [{"16": 1, "2": 1}, {"16": 1, "8": 1, "4": 1}]
+def test_loads_and_stores_are_counted_per_section():
+    first, second = count_instructions(LISTING, [0, 0x80])
+    assert first.global_load_bytes == {"16": 1, "2": 1}
+    assert second.global_load_bytes == {"16": 1, "8": 1, "4": 2}
+    assert second.global_store_bytes == {"16": 1}
+    assert (first.ordered, second.ordered) == (0, 1)
+    assert (first.instructions, second.instructions) == (3, 5)
+
+
+def test_instructions_are_counted_by_what_they_do():
+    (found,) = count_instructions(INSTRUCTIONS, [0])
+    assert found == SassCounts(
+        instructions=17,
+        global_load_bytes={},
+        global_store_bytes={"4": 1},
+        local_loads=1,
+        local_stores=1,
+        shared_loads=1,
+        shared_stores=1,
+        global_atomics=2,
+        shared_atomics=1,
+        ordered=1,
+        fences=1,
+        barriers=1,
+        calls=1,
+        fp64=3,
+        tensor=3,
+    )
+
+
+# Blocks of 1, 4 and 8 warps, as NVIDIA's occupancy calculator has them for compute capability 9.0.
+@pytest.mark.parametrize(
+    ("num_warps", "registers", "shared_bytes", "expected"),
+    [
+        (1, 64, 0, (32, 32, 50.0, "registers")),
+        (1, 32, 0, (32, 32, 50.0, "blocks")),
+        (2, 32, 0, (32, 64, 100.0, "warps")),
+        (4, 33, 0, (12, 48, 75.0, "registers")),
+        (4, 65, 0, (7, 28, 43.8, "registers")),
+        (4, 255, 0, (2, 8, 12.5, "registers")),
+        (8, 32, 100 * 1024, (2, 16, 25.0, "shared")),
+        (8, 32, 227 * 1024, (1, 8, 12.5, "shared")),
+    ],
+)
+def test_occupancy(num_warps: int, registers: int, shared_bytes: int, expected: tuple[object, ...]):
+    found = occupancy_of(
+        Limits(), num_warps=num_warps, registers=registers, shared_bytes=shared_bytes
+    )
+    assert (found.blocks, found.warps, found.percent, found.limited_by) == expected
+
+
+def test_a_block_that_never_fits():
+    with pytest.raises(BuildError, match="no block of 4 warps"):
+        occupancy_of(Limits(), num_warps=4, registers=32, shared_bytes=227 * 1024 + 1)
 
 
 @pytest.mark.parametrize(
     ("modifiers", "width"),
     [(".E.U8", 1), (".E.S16", 2), (".E", 4), (".E.64", 8), (".E.EF.128", 16), (".E.ENL2.256", 32)],
 )
-def test_load_width(modifiers: str, width: int):
-    assert load_bytes(modifiers) == width
+def test_access_width(modifiers: str, width: int):
+    assert access_bytes(modifiers) == width
 
 
 def record(**changes: object) -> CubinRecord:
@@ -105,6 +183,16 @@ def record(**changes: object) -> CubinRecord:
     return CubinRecord.model_validate({**fields, **changes})
 
 
+def code(loads: dict[str, int], percent: float = 50.0) -> MachineCode:
+    (sass,) = count_instructions("", [0])
+    return MachineCode(
+        code_bytes=1024,
+        barriers=0,
+        occupancy=Occupancy(blocks=32, warps=32, percent=percent, limited_by="registers"),
+        sass=sass.model_copy(update={"global_load_bytes": loads}),
+    )
+
+
 @pytest.fixture
 def scale_build(toy_build: BuildResult) -> tuple[Plan, Build]:
     """The plan, and the build that must show 16-byte loads."""
@@ -127,8 +215,18 @@ def scale_build(toy_build: BuildResult) -> tuple[Plan, Build]:
 )  # fmt: skip
 def test_claims(scale_build, changes, loads, problems):
     plan, build = scale_build
-    found = list(check_variant(plan.kernels["scale"], build, record(**changes), loads))
+    found = list(check_variant(plan.kernels["scale"], build, record(**changes), code(loads)))
     assert found == problems
+
+
+def test_occupancy_below_its_budget(scale_build):
+    plan, build = scale_build
+    build = build.model_copy(update={"limits": {"occupancy_percent": 50}})
+    kernel = plan.kernels["scale"]
+    assert not list(check_variant(kernel, build, record(), code({"16": 2}, 50.0)))
+    assert list(check_variant(kernel, build, record(), code({"16": 2}, 43.8))) == [
+        "budget missed: occupancy = 43.8 %, limited by registers; allowed: at least 50 %"
+    ]
 
 
 def test_real_cubins_show_what_their_specs_claim(toy_build: BuildResult, shared_cache):
@@ -139,8 +237,12 @@ def test_real_cubins_show_what_their_specs_claim(toy_build: BuildResult, shared_
         "sm100": 5,
     }
     wide = reports["sm90"].records["scale__fp16_256_long"]
-    assert reports["sm90"].global_load_bytes[wide.cubin_sha256] == {"16": 2}
+    machine_code = reports["sm90"].machine_code["scale__fp16_256_long"]
+    assert machine_code.sass.global_load_bytes == {"16": 2}
+    assert machine_code.sass.instructions * 16 <= machine_code.code_bytes
     cubin = CubinCache(shared_cache).cubin(wide.cubin_sha256)
     assert len(text_section(cubin)) % 128 == 0
     assert wide.elf_abi == elf_abi(cubin) == "51/7"
+    assert machine_code.code_bytes == len(text_section(cubin))
+    assert named_barriers(cubin) == machine_code.barriers
     assert wide.entry == "scale_kernel"

@@ -13,6 +13,7 @@ from rich.console import Console
 from aot_build.build import build
 from aot_build.errors import BuildError, SpecError
 from aot_build.loader import load_kernel
+from aot_build.pack import read_reports
 from aot_build.planner import make_plan
 from tests.unit.aot_build.toy_specs import ARCHS, TOY, edit
 
@@ -88,7 +89,9 @@ def test_it_builds_beside_triton_s(specs: Path, shared_cache: Path, tmp_path: Pa
     assert two["num_warps"] == 4
     assert two["spill_bytes"] == 0
     # data, count and the two appended pointers.
-    assert [param["offset"] for param in two["params_in_cubin"]] == [0, 8, 16, 24]
+    report = read_reports([tmp_path / "out" / ".work" / "sm90.json"])["sm90"]
+    params = report.records["multiply__2"].params
+    assert [param.offset for param in params] == [0, 8, 16, 24]
     assert two["cubin_sha256"] != three["cubin_sha256"]
 
 

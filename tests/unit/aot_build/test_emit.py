@@ -134,7 +134,7 @@ def test_manifest_and_table_of_the_projects_kernels_agree(tmp_path: Path):
             size=40,
             blobs=[],
             records={},
-            global_load_bytes={},
+            machine_code={},
         )
         for arch in ARCHS
     }

@@ -3,15 +3,15 @@
 
 #include <sched.h>
 
-#include "common/cuda_types.cuh"
-
-inline uint32 load_relaxed(const uint32* address) {
+template <typename Word>
+Word load_relaxed(const Word* address) {
   // What is waited for comes from a block in another thread.
   sched_yield();
   return __atomic_load_n(address, __ATOMIC_RELAXED);
 }
 
-inline void store_relaxed(uint32* address, uint32 value) {
+template <typename Word>
+void store_relaxed(Word* address, Word value) {
   __atomic_store_n(address, value, __ATOMIC_RELAXED);
 }
 

@@ -143,7 +143,7 @@ constexpr ArchInfo kArchs[] = {
 
 const BuildInfo kBuild = {
     "full",
-    "4d2d367cb5d263fe65c967b807fff5a43f3eb7c81725fe19de68cf6236120e13",
+    "549c385b9bc2009e8739c3bdd3c8380e2b771d1d30150434c3a1ce5567285e51",
     kArchs,
     2,
     kKernels,

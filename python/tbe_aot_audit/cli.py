@@ -1,0 +1,305 @@
+"""The command ``tbe-aot``: what a build holds, and whether it is what was built.
+
+Exit status: 0 if all is well, 1 if a check found something, 2 if a question cannot be answered (a missing file, an unknown name).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console, RenderableType
+from rich.markup import escape
+
+from . import tables
+from .compare import check_baseline, compare, make_baseline
+from .document import Document
+from .errors import AuditError
+from .explain import Call, explain
+from .listing import SORTS, list_variants, show, summary_of
+from .provenance import bill_of_materials, build_record
+from .source import open_source
+from .verify import verify
+
+FOUND = 1
+CANNOT = 2
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="What a build of tbe-aot holds, and whether it is what was built: of a wheel, an installation or a folder of artifacts.",
+    pretty_exceptions_enable=False,
+)
+
+
+def _variant_names(incomplete: str) -> list[str]:
+    """For shells: the variants of the installed build."""
+    try:
+        names = {variant.name for _, variant in open_source(None).manifest.variants}
+    except AuditError:
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+Build = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[BUILD]",
+        help="A wheel, an installed package, a folder of artifacts or a manifest; the installed tbe-aot if absent.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print a JSON document (tbe-aot schema).")]
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    pairs = dict(text.partition("=")[::2] for text in texts)
+    for text in texts:
+        if "=" not in text:
+            raise AuditError(f"--axis {text!r}: expected NAME=VALUE, such as bucket=128")
+    return pairs
+
+
+def _emit(document: Document, as_json: bool, render: Callable[[], RenderableType]) -> None:
+    if as_json:
+        typer.echo(document.model_dump_json(indent=1))
+    else:
+        tables.console().print(render())
+
+
+@app.command()
+def info(build: Build = None, as_json: Json = False) -> None:
+    """Show what a build is: identity, profile, tools, and a row per arch."""
+    document = summary_of(open_source(build))
+    _emit(document, as_json, lambda: tables.summary(document))
+
+
+@app.command(name="list")
+def list_(
+    build: Build = None,
+    kernel: Annotated[str, typer.Option(help="Only this kernel.")] = "",
+    arch: Annotated[str, typer.Option(help="Only this arch.")] = "",
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Only this value of an axis; repeatable."),
+    ] = None,
+    sort: Annotated[str, typer.Option(help=f"Order: {', '.join(SORTS)}; names if absent.")] = "",
+    left_out: Annotated[
+        bool,
+        typer.Option("--left-out", help="Also the variants that the build's profile leaves out."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List the variants of a build and what each costs."""
+    axes = _pairs(axis or [])
+    document = list_variants(
+        open_source(build), kernel=kernel, arch=arch, axes=axes, sort=sort, left_out=left_out
+    )
+    if as_json:
+        typer.echo(document.model_dump_json(indent=1))
+        return
+    console = tables.console()
+    console.print(tables.variants(document), soft_wrap=True)
+    console.print(f"{len(document.variants)} variants")
+
+
+@app.command(name="show")
+def show_(
+    variant: Annotated[
+        str,
+        typer.Argument(
+            help="A variant, or a part of its name that no other has.",
+            autocompletion=_variant_names,
+        ),
+    ],
+    build: Build = None,
+    arch: Annotated[str, typer.Option(help="On this arch; the first that has it if absent.")] = "",
+    sass: Annotated[
+        bool, typer.Option("--sass", help="Its machine code as well; needs NVIDIA's nvdisasm.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show everything about a variant: facts, parameters, machine code."""
+    document = show(open_source(build), variant, arch=arch, sass=sass)
+    _emit(document, as_json, lambda: tables.shown(document))
+
+
+@app.command(name="verify")
+def verify_(
+    build: Build = None,
+    sha256: Annotated[
+        str | None, typer.Option(help="The SHA-256 that the wheel must have, from its release.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a build from the bytes up: hashes, tables, targets, parameters, coverage; status 1 if something is wrong."""
+    document = verify(open_source(build), sha256)
+    _emit(document, as_json, lambda: tables.verification(document))
+    if not document.ok:
+        raise typer.Exit(FOUND)
+
+
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(help="The older build.")],
+    after: Annotated[Path, typer.Argument(help="The newer build.")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Status 1 if a variant got worse beyond the tolerance.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare two builds: variants added, removed and changed, sorted by what got worse."""
+    old, new = open_source(before), open_source(after)
+    document = compare(old.manifest, new.manifest, (str(old), str(new)))
+    _emit(document, as_json, lambda: tables.comparison(document))
+    if check and not document.ok:
+        raise typer.Exit(FOUND)
+
+
+@app.command()
+def baseline(
+    build: Annotated[Path, typer.Argument(help="The build to check.")],
+    file: Annotated[Path, typer.Argument(help="The baseline.")],
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Write the build's numbers into the file instead.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check a build against recorded numbers; status 1 if a variant got worse beyond the tolerance."""
+    manifest = open_source(build).manifest
+    if accept:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(make_baseline(manifest))
+        typer.echo(
+            f"{file}: recorded {sum(1 for _ in manifest.built())} variants of build {manifest.build_id[:16]}"
+        )
+        return
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise AuditError(
+            f"{file} cannot be read ({error.strerror}): record one with --accept"
+        ) from None
+    document = check_baseline(manifest, data, str(file))
+    _emit(document, as_json, lambda: tables.baseline(document))
+    if not document.ok:
+        raise typer.Exit(FOUND)
+
+
+@app.command(name="explain")
+def explain_(
+    build: Build = None,
+    kernel: Annotated[str, typer.Option(help="The kernel that is asked about.")] = "forward",
+    arch: Annotated[
+        str, typer.Option(help="On this arch; the oldest of the build if absent.")
+    ] = "",
+    weights: Annotated[
+        str | None, typer.Option(help="Dtype of the tables: fp16 or float16, ...")
+    ] = None,
+    dim: Annotated[int | None, typer.Option(min=1, help="Elements of a row.")] = None,
+    indices: Annotated[
+        str | None, typer.Option(help="Dtype of the indices: int32 or int64.")
+    ] = None,
+    weighted: Annotated[bool, typer.Option(help="Per-sample weights are given.")] = False,
+    mean: Annotated[
+        bool, typer.Option(help="MEAN rather than SUM; matters for the backward.")
+    ] = False,
+    aligned: Annotated[bool, typer.Option(help="Rows start at multiples of 16 bytes.")] = True,
+    mean_length: Annotated[
+        float | None, typer.Option(min=0, help="Lookups / bags of the call.")
+    ] = None,
+    lookups: Annotated[int | None, typer.Option(min=0, help="Lookups of the call.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Rows of all tables together.")] = None,
+    gradient: Annotated[str | None, typer.Option(help="Dtype of the output's gradient.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="The optimizer: sgd, adam, ...")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Bags of a feature, for the grid.")
+    ] = None,
+    features: Annotated[int, typer.Option(min=1, help="Features of the group, for the grid.")] = 1,
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="The value of an axis itself; repeatable."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say which variant a call takes and why, from the manifest alone; status 1 if there is none."""
+    call = Call(
+        weights=weights,
+        gradient=gradient,
+        indices=indices,
+        dim=dim,
+        weighted=weighted,
+        mean=mean,
+        aligned=aligned,
+        mean_length=mean_length,
+        lookups=lookups,
+        rows=rows,
+        optimizer=optimizer,
+        batch=batch,
+        features=features,
+        axes=_pairs(axis or []),
+    )
+    document = explain(open_source(build).manifest, call, kernel=kernel, arch=arch)
+    _emit(document, as_json, lambda: tables.explained(document))
+    if document.problem:
+        raise typer.Exit(FOUND)
+
+
+@app.command()
+def report(
+    build: Build = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("tbe_aot_report.html"),
+    against: Annotated[
+        Path | None, typer.Option(help="An older build to compare with.", show_default=False)
+    ] = None,
+    sass: Annotated[
+        list[str] | None,
+        typer.Option(help="A variant whose machine code is shown; repeatable; needs nvdisasm."),
+    ] = None,
+) -> None:
+    """Write one HTML file with everything about a build: overview, table, variants, coverage, checks, diff."""
+    from .report import make_report
+
+    older = None if against is None else open_source(against)
+    data = make_report(open_source(build), older, sass or [])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(data)
+    typer.echo(f"{out}: {len(data) / tables.MIB:.2f} MiB")
+
+
+@app.command()
+def sbom(
+    build: Build = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Print the build record instead.")
+    ] = False,
+) -> None:
+    """Print a distribution's bill of materials (CycloneDX), or its build record: tools, compiler, sources."""
+    source = open_source(build)
+    found = build_record(source) if record else bill_of_materials(source)
+    typer.echo(json.dumps(found, indent=1, sort_keys=True))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of every document that --json prints."""
+    from .schema import documents_schema
+
+    typer.echo(json.dumps(documents_schema(), indent=1))
+
+
+def _fail(message: str) -> NoReturn:
+    Console(stderr=True, highlight=False).print(
+        f"[bold red]error:[/] {escape(message)}", soft_wrap=True
+    )
+    raise SystemExit(CANNOT)
+
+
+def main() -> None:
+    """Run the command."""
+    try:
+        app()
+    except AuditError as error:
+        _fail(str(error))

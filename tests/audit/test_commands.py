@@ -1,0 +1,281 @@
+"""The command: what it prints, as tables and as documents, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from typer.testing import CliRunner
+
+from tbe_aot_audit import cli
+from tbe_aot_audit.compare import make_baseline
+from tbe_aot_audit.errors import AuditError
+from tbe_aot_audit.manifest import parse_manifest
+from tbe_aot_audit.schema import documents_schema
+from tbe_aot_audit.source import open_source
+from tests.audit.making import LIB, Files, edit_manifest, flipped, write_package, write_wheel
+from tests.unit.aot_build.toy_specs import REPOSITORY
+
+VARIANT = "scale__fp16_256_long"
+
+
+def run(*arguments: object, status: int = 0) -> str:
+    """What the command prints."""
+    done = CliRunner().invoke(cli.app, list(map(str, arguments)), env={"COLUMNS": "160"})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def document(*arguments: object, status: int = 0) -> dict[str, Any]:
+    """The document that a command prints; it fits the schema."""
+    found: dict[str, Any] = json.loads(run(*arguments, "--json", status=status))
+    jsonschema.validate(found, documents_schema())
+    return found
+
+
+def test_info(wheel: Path):
+    assert "profile full" in run("info", wheel)
+    found = document("info", wheel)
+    assert found["document"] == "list"
+    assert {arch["name"]: arch["variants"] for arch in found["archs"]} == {"sm100": 5, "sm90": 6}
+    assert found["toolchain"]["ptxas"]["sm90"].startswith("12.")
+
+
+def test_list(wheel: Path):
+    everything = document("list", wheel)["variants"]
+    assert len(everything) == 11
+    assert all(entry["variant"]["code"]["registers"] for entry in everything)
+    chosen = document("list", wheel, "--kernel", "scale", "--arch", "sm90", "--axis", "dtype=fp16")
+    assert {entry["variant"]["name"] for entry in chosen["variants"]} == {
+        "scale__fp16_64_short",
+        "scale__fp16_64_long",
+        VARIANT,
+    }
+    by_size = document("list", wheel, "--sort", "size")["variants"]
+    sizes = [entry["variant"]["code"]["cubin_bytes"] for entry in by_size]
+    assert sizes == sorted(sizes, reverse=True)
+    shown = run("list", wheel)
+    assert VARIANT in shown
+    assert "11 variants" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--kernel", "scal"], "kernel 'scal': this build has fill, scale"),
+        (["--arch", "sm80"], "arch 'sm80': this build has sm100, sm90"),
+        (["--axis", "bits=3"], "axis 'bits': this build has "),
+        (["--axis", "dtype=fp8"], "axis dtype has no value 'fp8': fp16, fp32"),
+        (["--axis", "dtype"], "expected NAME=VALUE"),
+        (["--sort", "speed"], "sort 'speed': this build has "),
+    ],
+)
+def test_list_of_what_is_not_there(wheel: Path, options: list[str], says: str):
+    with pytest.raises(AuditError, match=says):
+        run("list", wheel, *options)
+
+
+def test_show(wheel: Path):
+    found = document("show", VARIANT, wheel, "--arch", "sm100")
+    assert (found["variant"]["name"], found["variant"]["arch"]) == (VARIANT, "sm100")
+    assert found["sass"] is None
+    assert found["limits"]["warps"] == 64
+    assert "registers" in run("show", VARIANT, wheel)
+    # A part that one variant alone has.
+    assert document("show", "fp16_256", wheel)["variant"]["name"] == VARIANT
+
+
+def test_show_of_what_is_not_there(wheel: Path):
+    with pytest.raises(
+        AuditError, match=f"no variant is called 'scale__fp61_256_long'; the nearest: .*{VARIANT}"
+    ):
+        run("show", "scale__fp61_256_long", wheel)
+    with pytest.raises(
+        AuditError, match="3 variants match 'fp16'; the nearest: scale__fp16_256_long, "
+    ):
+        run("show", "fp16", wheel)
+    with pytest.raises(AuditError, match="fill is not built for sm100"):
+        run("show", "fill", wheel, "--arch", "sm100")
+
+
+def test_show_with_machine_code(wheel: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    assert "LDG.E.128" in document("show", VARIANT, wheel, "--arch", "sm90", "--sass")["sass"]
+    monkeypatch.setenv("TBE_AOT_NVDISASM", str(tmp_path / "nowhere"))
+    with pytest.raises(AuditError, match="nowhere does not run"):
+        run("show", VARIANT, wheel, "--sass")
+
+
+def test_verify(wheel: Path, files: Files, tmp_path: Path):
+    assert "It is what was built." in run("verify", wheel)
+    assert document("verify", wheel)["ok"]
+    name = f"{LIB}sm90.pack"
+    changed = {**files, name: flipped(files[name], len(files[name]) // 2)}
+    other = write_wheel(tmp_path / "changed.whl", changed)
+    assert "do not use it" in run("verify", other, status=1)
+    checks = document("verify", other, status=1)["checks"]
+    assert {check["name"] for check in checks if check["findings"]} == {
+        "packs",
+        "cubins",
+        "provenance",
+    }
+
+
+def test_sbom_and_record(wheel: Path, artifacts: Path):
+    names = [component["name"] for component in json.loads(run("sbom", wheel))["components"]]
+    assert f"{LIB}sm90.pack" in names
+    assert json.loads(run("sbom", wheel, "--record"))["source"] == {"revision": "abc"}
+    with pytest.raises(AuditError, match="is no distribution, so it has no sboms/"):
+        run("sbom", artifacts)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("missing.whl", None, "missing.whl does not exist"),
+        ("empty.whl", b"", "empty.whl is no wheel"),
+        ("text.json", b"hello", "text.json is no JSON"),
+        (
+            "old.json",
+            b'{"schema_version": 1, "kernels": {}}',
+            "schema version 1, this tool reads 2",
+        ),
+    ],
+)
+def test_errors_have_a_status_of_their_own(
+    tmp_path: Path, name: str, content: bytes | None, says: str
+):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    command = [sys.executable, "-m", "tbe_aot_audit", "list", str(path)]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "python")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_without_a_build(tmp_path: Path):
+    with pytest.raises(AuditError, match="holds no build: expected a wheel"):
+        run("list", tmp_path)
+
+
+def worse(files: Files) -> Files:
+    def change(manifest: dict[str, Any]) -> None:
+        for variant in manifest["kernels"]["scale"]["variants"]:
+            if variant["name"] == VARIANT and variant["arch"] == "sm90":
+                variant.update(spill_bytes=16, registers=200, cubin_sha256="0" * 64)
+                variant["constants"]["ROWS"] = 99
+            if variant["name"] == "scale__fp16_64_long":
+                variant.update(registers=variant["registers"] - 2, cubin_sha256="1" * 64)
+        manifest["kernels"].pop("fill")
+        manifest["toolchain"]["triton"] = "3.10.0"
+
+    return edit_manifest(files, change)
+
+
+def test_diff(wheel: Path, files: Files, tmp_path: Path):
+    other = write_wheel(tmp_path / "other.whl", worse(files))
+    found = document("diff", wheel, other)
+    assert [name["name"] for name in found["removed"]] == ["fill"]
+    assert found["toolchain"]["triton"] == ["3.9.0", "3.10.0"]
+    first = found["changed"][0]
+    assert (first["name"], first["arch"]) == (VARIANT, "sm90")
+    assert first["settings"]["ROWS"][1] == 99
+    spill = next(change for change in first["changes"] if change["metric"] == "spill_bytes")
+    assert (spill["before"], spill["after"], spill["worse"], spill["intolerable"]) == (
+        0,
+        16,
+        True,
+        True,
+    )
+    better = [v for v in found["changed"] if v["name"] == "scale__fp16_64_long"]
+    assert len(better) == 2
+    assert not any(change["worse"] for v in better for change in v["changes"])
+    assert "spilled bytes 0 -> 16" in run("diff", wheel, other)
+    run("diff", wheel, other, "--check", status=1)
+    same = document("diff", wheel, wheel, "--check")
+    assert (same["changed"], same["unchanged"]) == ([], 11)
+    # Back again it gets better.
+    run("diff", other, wheel, "--check")
+
+
+def test_baseline(wheel: Path, files: Files, tmp_path: Path):
+    record = tmp_path / "baseline.json"
+    with pytest.raises(AuditError, match="record one with --accept"):
+        run("baseline", wheel, record)
+    assert "recorded 11 variants" in run("baseline", wheel, record, "--accept")
+    assert record.read_bytes() == make_baseline(parse_manifest(files[f"{LIB}manifest.json"], ""))
+    assert document("baseline", wheel, record)["unchanged"] == 11
+    other = write_wheel(tmp_path / "other.whl", worse(files))
+    shown = run("baseline", other, record, status=1)
+    assert "worse than the baseline" in shown
+    assert "spilled bytes 0 -> 16" in shown
+    found = document("baseline", other, record, status=1)
+    assert [v["name"] for v in found["worse"]] == [VARIANT]
+    assert found["gone"] == ["fill on sm90"]
+    run("baseline", other, record, "--accept")
+    run("baseline", other, record)
+    back = document("baseline", wheel, record)
+    assert [v["name"] for v in back["unrecorded"]] == ["fill"]
+
+
+def test_the_committed_schema_is_the_documents_one():
+    """After a wanted change: ``python -m tbe_aot_audit schema > docs/audit_schema.json``."""
+    committed = json.loads((REPOSITORY / "docs" / "audit_schema.json").read_text())
+    assert committed == documents_schema()
+
+
+def test_the_audit_imports_neither_torch_nor_triton_nor_the_package(files: Files, tmp_path: Path):
+    package = write_package(tmp_path, files)
+    script = (
+        "import sys; sys.modules.update(torch=None, triton=None, tbe_aot=None)\n"
+        f"sys.argv = ['tbe-aot', 'verify', {str(package)!r}]\n"
+        "from tbe_aot_audit.cli import main; main()"
+    )
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "python")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "It is what was built." in done.stdout
+
+
+def test_the_installed_build_is_found_without_importing_it(files: Files, tmp_path: Path):
+    write_package(tmp_path, {**files, "tbe_aot/__init__.py": b"raise ImportError('imported')\n"})
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY / "python")])
+    }
+    command = [sys.executable, "-m", "tbe_aot_audit", "verify"]
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert str(tmp_path) in done.stdout
+
+
+def test_a_shell_completes_commands_and_variants(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    package = write_package(tmp_path, files)
+    monkeypatch.setattr(cli, "open_source", lambda _: open_source(package))
+
+    def completed(words: str) -> list[str]:
+        environment = {"_TBE_AOT_COMPLETE": "complete_bash", "COMP_WORDS": words}
+        environment["COMP_CWORD"] = str(len(words.split(" ")) - 1)
+        return CliRunner().invoke(cli.app, [], prog_name="tbe-aot", env=environment).output.split()
+
+    assert completed("tbe-aot ver") == ["verify"]
+    assert completed("tbe-aot show scale__fp16_6") == [
+        "scale__fp16_64_long",
+        "scale__fp16_64_short",
+    ]
