@@ -59,6 +59,7 @@ rules::BackwardUpdateArguments read_update(BoxedArguments& boxed) {
   in.vbe_max_batch = boxed.integer(rules::kBackwardUpdateVbeMaxBatch);
   in.transposed = boxed.tensor(rules::kBackwardUpdateTransposed).info();
   in.rounding_seed = boxed.tensor(rules::kBackwardUpdateRoundingSeed).info();
+  in.small_tables = boxed.string(rules::kBackwardUpdateSmallTables);
   if (aoti_torch_grad_mode_is_enabled()) {
     in.grad_output.requires_grad = boxed.tensor(rules::kBackwardUpdateGradOutput).requires_grad();
     in.weights.requires_grad = boxed.tensor(rules::kBackwardUpdateWeights).requires_grad();
@@ -183,6 +184,7 @@ BackwardUpdateRequest describe_update(BoxedArguments& boxed,
   request.l2_decay = in.weight_decay_mode == "l2" ? decay : 0.0f;
   request.decoupled_decay = in.weight_decay_mode == "decoupled" ? decay : 0.0f;
   request.clip = static_cast<float>(in.gradient_clip);
+  request.small_tables = to_small_tables(in.small_tables);
   return request;
 }
 
@@ -203,7 +205,11 @@ void launch_update(BackwardUpdateRequest& request, TransposeRequest& transpose,
   request.multiprocessors = device_multiprocessors(device);
   transpose.arch = request.arch;
   StableTensor workspace;
-  if (request.lookups > 0 && request.total_bags > 0) {
+  if (request.transposed == nullptr) request.transpose = &transpose;
+  if (const int64_t bytes = small_table_bytes(request, layout); bytes > 0) {
+    workspace = empty_words(bytes, where);
+    request.partials = workspace.mutable_data();
+  } else if (request.lookups > 0 && request.total_bags > 0) {
     int64_t transposed_bytes = 0;
     int64_t scratch_bytes = 0;
     if (request.transposed == nullptr) {
@@ -219,7 +225,6 @@ void launch_update(BackwardUpdateRequest& request, TransposeRequest& transpose,
       transpose.transposed = start;
       transpose.scratch = start + transposed_bytes;
       request.transposed = start;
-      request.transpose = &transpose;
     }
     request.partials = start + transposed_bytes + scratch_bytes;
   }

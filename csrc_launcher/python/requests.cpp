@@ -195,7 +195,8 @@ void bind_requests(py::module_& module) {
       .field("beta2", &Update::beta2)
       .field("l2_decay", &Update::l2_decay)
       .field("decoupled_decay", &Update::decoupled_decay)
-      .field("clip", &Update::clip);
+      .field("clip", &Update::clip)
+      .field("small_tables", &Update::small_tables);
 
   using Gradient = SampleWeightsGradientRequest;
   Binding<Gradient>(module, "SampleWeightsGradientRequest")

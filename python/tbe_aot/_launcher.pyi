@@ -298,7 +298,7 @@ class BackwardUpdateRequest:
         rounding_seed: as in the operator; 0 = none.
         features: int64 [T, 8].
         transposed: what ``transpose_indices`` returned, or the transposition that is planned first writes.
-        partials: ``partials_bytes`` bytes, at a multiple of 16.
+        partials: ``partials_bytes`` bytes, at a multiple of 16; for the kernels of a small table what they sum up in.
         lookups: the number of indices.
         total_bags: bags of all features.
         gradient_numel: elements of the gradient.
@@ -308,6 +308,7 @@ class BackwardUpdateRequest:
         l2_decay: weight decay of that mode.
         decoupled_decay: weight decay of that mode.
         clip: bound of the gradient's elements; 0 = none.
+        small_tables: ``auto``, ``never`` or ``always``, as in the operator.
     """
 
     arch: str
@@ -338,6 +339,7 @@ class BackwardUpdateRequest:
     l2_decay: float = 0.0
     decoupled_decay: float = 0.0
     clip: float = 0.0
+    small_tables: str = "auto"
 
 def partials_bytes(lookups: int, layout: Sequence[int]) -> int:
     """How much memory the sums of chunks take in ``plan_backward_update``, in bytes."""

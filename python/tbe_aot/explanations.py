@@ -131,6 +131,7 @@ def explain_backward(
     vbe_max_batch: int = 0,
     transposed: torch.Tensor | None = None,
     rounding_seed: torch.Tensor | None = None,
+    small_tables: str = "auto",
     *,
     arch: str | None = None,
     multiprocessors: int | None = None,
@@ -173,6 +174,7 @@ def explain_backward(
         vbe_max_batch,
         transposed,
         rounding_seed,
+        small_tables,
     )
     native = launcher()
     arch = arch or _arch_of(weights)
@@ -220,6 +222,7 @@ def explain_backward(
         transposed=_address(transposed),
         gradient_numel=grad_output.numel(),
         clip=gradient_clip,
+        small_tables=small_tables,
         **counts,
     )
     plan = native.plan_backward_update(request, layout, None if given(transposed) else transpose)

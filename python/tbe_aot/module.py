@@ -62,9 +62,10 @@ class TableBatchedEmbeddingBags(nn.Module):
         stochastic_rounding: rows of float16 and bfloat16 tables are rounded to one of the two numbers around the updated
             weight, by chance, so that steps too small to reach the next number move it on average. By
             ``rounding_seed``, drawn from torch's generator; float32 tables are not affected.
-        small_tables: whether a module of one small table looks up with the kernel for such, which counts rows and
-            multiplies the counts with the table: "auto", where bags are long on average; "never"; or "always", where
-            the kernel can.
+        small_tables: whether a module of one small table looks up and updates with the kernels for such, which count
+            rows and multiply the counts with the table and with the gradient: "auto", where bags are long on average;
+            "never"; or "always", where the kernels can. An update whose lookups ``hoist_transpose`` has sorted takes
+            the general kernels.
         device: of tables and metadata.
 
     Attributes:
@@ -364,6 +365,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             batch.vbe_max_batch,
             batch.transposed if is_current else None,
             buffers.get("rounding_seed"),
+            self.small_tables,
         )
 
     @torch.no_grad()
@@ -582,6 +584,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.pooling,
             self.gradient_clip,
             rounding_seed=self._buffers.get("rounding_seed"),
+            small_tables=self.small_tables,
             arch=arch,
             multiprocessors=multiprocessors,
         )

@@ -123,6 +123,7 @@ def _backward_update(
     vbe_max_batch: int = 0,
     transposed: torch.Tensor | None = None,
     rounding_seed: torch.Tensor | None = None,
+    small_tables: str = "auto",
 ) -> None:
     rules.accept_backward_update(
         grad_output,
@@ -151,6 +152,7 @@ def _backward_update(
         vbe_max_batch,
         transposed,
         rounding_seed,
+        small_tables,
     )
 
 

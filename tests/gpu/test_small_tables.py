@@ -1,12 +1,16 @@
-"""The forward of small tables: against float64, and against the general kernel, at the limits and just outside them."""
+"""Small tables: against float64, and against the general kernels, at the limits and just outside them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 
+import tbe_aot
 from tests.gpu import installed
 from tests.gpu.support import TOLERANCE, Lookup, make_lookup, make_tables, worst_error
+from tests.gpu.training import OPTIMIZERS, Training, make_gradient, make_optimizer, make_training
 
 CHOICES = ["auto", "always", "never"]
 
@@ -118,3 +122,122 @@ def test_a_captured_graph(cuda):
     graph.replay()
     assert not torch.equal(output, expected)
     assert torch.equal(output, run(lookup, "sum", "auto"))
+
+
+# --- The update ---------------------------------------------------------------------------------
+
+
+def training_of(lookup: Lookup, optimizer: str = "rowwise_adagrad", **options: Any) -> Training:
+    # Small enough that the sums of long runs stay about 1, where the tolerances are made for.
+    gradient = make_gradient(lookup, torch.float32) / 64
+    if "gradient_scale" in options:
+        gradient *= options["gradient_scale"]
+    return make_training(lookup, make_optimizer(optimizer), grad_output=gradient, **options)
+
+
+def takes_small_path(training: Training, choice: str) -> bool:
+    arguments = {**training.arguments(), "small_tables": choice, "arch": "sm90"}
+    launches = tbe_aot.explain_backward(**arguments).launches
+    return any(launch.variant.startswith("sum_small_table__") for launch in launches)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("dim", [63, 64, 65, 100, 127, 128, 129])
+def test_dims_of_an_update(dim, choice, device):
+    training = training_of(draw(device, dim=dim))
+    assert takes_small_path(training, choice) == (choice != "never" and 64 <= dim <= 128)
+    training.verify(small_tables=choice)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("rows", [1, 63, 64, 65])
+def test_rows_of_an_update(rows, dtype, choice, device):
+    training = training_of(draw(device, rows=rows, dtype=dtype))
+    small = choice != "never" and rows <= 64 and dtype != torch.float32
+    assert takes_small_path(training, choice) == small
+    training.verify(small_tables=choice)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("mean", [0, 1, 7, 8, 9, 300])
+@pytest.mark.parametrize("bags", [1, 63, 64, 65, 5000, 8193])
+def test_lengths_of_an_update(bags, mean, choice, device):
+    training = training_of(draw(device, lengths=lengths_of(mean, bags)), pooling="mean")
+    small = mean > 0 and (choice == "always" or (choice == "auto" and mean >= 8))
+    assert takes_small_path(training, choice) == small
+    training.verify(small_tables=choice)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("choice", ["always", "never"])
+def test_optimizers_clipped_and_scaled(optimizer, choice, device):
+    lookup = draw(device)
+    lookup.indices[::3] = -1
+    options = {"gradient_scale": torch.tensor([16.0], device=device), "gradient_clip": 0.02}
+    training = training_of(lookup, optimizer, **options)
+    training.verify(small_tables=choice)
+    before = training.snapshot()
+    training.run(small_tables=choice, found_inf=torch.ones(1, device=device))
+    assert training.equals(before)
+
+
+def test_an_update_no_worse_than_the_general_one(cuda):
+    lookup = draw(cuda, lengths=lengths_of(100, 8192))
+    training = training_of(lookup)
+    expected, before = training.expected(), training.snapshot()
+    errors = {}
+    for choice in ("always", "never"):
+        training.restore(before)
+        training.run(small_tables=choice)
+        momentum = training.states()["momentum1"][0][expected.rows[0]]
+        errors[choice] = float((momentum - expected.states["momentum1"][0]).abs().max())
+    # A rounding of the state itself is in both.
+    rounding = float(expected.states["momentum1"][0].max()) * 2.0**-24
+    assert errors["always"] <= errors["never"] + rounding
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_a_gradient_that_is_not_finite_stays_in_its_rows(value, device):
+    lookup = draw(device)
+    lookup.indices[lookup.indices == 9] = 8
+    lookup.indices[lookup.ends[3] - 1] = 9
+    training = training_of(lookup, "sgd")
+    training.grad_output[2, 5] = value
+    before = training.snapshot()
+    finite = []
+    for choice in ("never", "always"):
+        training.restore(before)
+        training.run(small_tables=choice)
+        finite.append(training.tables()[0].isfinite())
+    general, ours = finite
+    assert torch.equal(general, ours)
+    assert not ours[9, 5]
+    assert ours[:, :5].all()
+    assert ours[:, 6:].all()
+
+
+@pytest.mark.parametrize("choice", ["always", "never"])
+def test_an_update_has_equal_bits_in_every_run(choice, device):
+    training = training_of(draw(device, lengths=lengths_of(100, 8192)))
+    before = training.snapshot()
+    seed = torch.tensor([3], device=device)
+    training.run(small_tables=choice, rounding_seed=seed)
+    after = training.snapshot()
+    for _ in range(4):
+        training.restore(before)
+        training.run(small_tables=choice, rounding_seed=seed.fill_(3))
+        assert training.equals(after)
+
+
+def test_an_update_in_a_captured_graph(cuda):
+    training = training_of(draw(cuda))
+    before = training.snapshot()
+    training.run()
+    after = training.snapshot()
+    training.restore(before)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        training.run()
+    graph.replay()
+    assert training.equals(after)

@@ -10,6 +10,7 @@ import torch
 from tests.interpreter.harness import Interpreter, KernelCall, constants_of
 from tests.interpreter.updates import ADAM, DTYPES, OPTIMIZERS, ROWWISE_ADAGRAD, SGD, bits
 from tests.oracle import Optimizer
+from tests.rounding import rounded
 
 FIRST_ROW = 5  # Global rows and elements of other tables, before this one.
 FIRST_ELEMENT = 48
@@ -27,6 +28,7 @@ class Problem:
     weight_dtype: str = "fp16"
     gradient_scale: float | None = None
     found_inf: float | None = None
+    rounding_seed: int | None = None
     overlap: int = 0
 
     @property
@@ -91,7 +93,7 @@ def run(interpreter: Interpreter, problem: Problem) -> tuple[Tensors, Tensors]:
             torch.tensor([4]),
             torch.tensor([problem.gradient_scale or torch.nan]),
             torch.tensor([torch.nan if problem.found_inf is None else problem.found_inf]),
-            torch.tensor([0]),
+            torch.tensor([problem.rounding_seed or 0]),
             torch.tensor([features]),
             problem.chunks,
             optimizer.eps,
@@ -102,7 +104,7 @@ def run(interpreter: Interpreter, problem: Problem) -> tuple[Tensors, Tensors]:
             int(optimizer.name == "rowwise_adagrad"),
             int(problem.gradient_scale is not None),
             int(problem.found_inf is not None),
-            0,
+            int(problem.rounding_seed is not None),
             problem.overlap,
         ),
         constants_of(
@@ -192,3 +194,22 @@ def test_scale_and_found_inf(
     problem = Problem(gradient_scale=scale, found_inf=found_inf)
     before, after = check(triton_interpreter, problem)
     assert torch.equal(before.weights, after.weights) == (found_inf == 1.0)
+
+
+@pytest.mark.parametrize("seed", [1, 2**40 + 3])
+def test_rounding_by_chance(triton_interpreter: Interpreter, seed: int) -> None:
+    """To the bits of the reference: by global row, as the general kernels round."""
+    problem = Problem((1, 0, 1), 1, optimizer=SGD, rounding_seed=seed)
+    before, after = check(triton_interpreter, problem)
+    nearest = run(triton_interpreter, replace(problem, rounding_seed=None))[1]
+    assert not torch.equal(after.weights, nearest.weights)
+    for row in (0, 2):
+        start = FIRST_ELEMENT + row * problem.pitch
+        elements = slice(start, start + problem.dim)
+        step = SGD.learning_rate * before.partials[row, 0, : problem.dim]
+        values = before.weights[elements].float() - step
+        expected = [
+            rounded(value, seed, FIRST_ROW + row, column, "fp16")
+            for column, value in enumerate(values.tolist())
+        ]
+        assert after.weights[elements].tolist() == expected

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tbe_aot import TableBatchedEmbeddingBags, TableSpec, make_features
+from tbe_aot import SGD, TableBatchedEmbeddingBags, TableSpec, make_features
 from tbe_aot._operator_rules import OPTIMIZERS
 from tbe_aot.inspection import BOUNDS_KERNELS, kernels_of
 from tests import oracle
@@ -357,6 +357,13 @@ def test_preload_knows_the_kernel_of_a_small_table(rows, dim, dtype, axes):
     tables = [TableSpec("a", rows, dim)]
     layout = TableBatchedEmbeddingBags(tables, weights_dtype=dtype).layout
     assert kernels_of(dtype, layout, bounds_check=False).get("forward_small_table") == axes
+    trained = kernels_of(dtype, layout, bounds_check=False, optimizer="sgd")
+    updates = axes is not None and axes["rows"] == ["e64"] and axes["bucket"] != ["d256"]
+    expected = {"weight_dtype": axes["bf16"], "bucket": axes["bucket"]} if updates else None
+    optimizer = {"optimizer": ["rowwise"]}
+    assert trained.get("update_small_table") == (expected and expected | optimizer)
+    summing = {"bucket": axes["bucket"]} if updates else None
+    assert trained.get("sum_small_table") == summing
     two = TableBatchedEmbeddingBags([*tables, TableSpec("b", 4, dim)], weights_dtype=dtype).layout
     assert "forward_small_table" not in kernels_of(dtype, two, bounds_check=False)
 
@@ -365,12 +372,20 @@ def test_preload_knows_the_kernel_of_a_small_table(rows, dim, dtype, axes):
 def test_small_tables_reaches_the_operator(small_tables):
     pytest.importorskip("tbe_aot._launcher")
     module = TableBatchedEmbeddingBags(
-        [TableSpec("a", 10, 64)], weights_dtype=torch.float16, small_tables=small_tables
+        [TableSpec("a", 10, 64)],
+        weights_dtype=torch.float16,
+        small_tables=small_tables,
+        optimizer=SGD(),
     )
     indices, offsets = torch.randint(0, 10, (130,)), torch.tensor([0, 10, 130])
     (launch,) = module.explain(indices, offsets, arch="sm90").launches
     kernel = "forward" if small_tables == "never" else "forward_small_table"
     assert launch.variant.startswith(f"{kernel}__")
+    launches = module.explain_backward(indices, offsets, arch="sm90").launches
+    names = [launch.variant.partition("__")[0] for launch in launches]
+    ours = ["sum_small_table", "update_small_table"]
+    assert (names == ours) == (small_tables != "never")
+    assert set(ours).isdisjoint(names) == (small_tables == "never")
     (launch,) = module.explain(indices[:10], torch.tensor([0, 10, 10]), arch="sm90").launches
     kernel = "forward_small_table" if small_tables == "always" else "forward"
     assert launch.variant.startswith(f"{kernel}__")
