@@ -57,7 +57,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         gradient_clip: if above 0, every element of the result's gradient is clamped to [-gradient_clip, gradient_clip].
         deferred: the backward only keeps what the update needs, and ``step`` applies it.
         hoist_transpose: the forward of a training step already sorts its lookups by row, and keeps the result until the
-            update, which then need not: the same bits, and less to do in the backward for more memory between the two.
+            update, which then need not: the same bits (but see ``small_tables``), and less to do in the backward for more memory between the two.
             Inside torch.compile it is torch that decides in which of the two the lookups are sorted.
         stochastic_rounding: rows of float16 and bfloat16 tables are rounded to one of the two numbers around the updated
             weight, by chance, so that steps too small to reach the next number move it on average. By
@@ -584,7 +584,8 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.pooling,
             self.gradient_clip,
             rounding_seed=self._buffers.get("rounding_seed"),
-            small_tables=self.small_tables,
+            # What has been transposed before is updated by the general kernels.
+            small_tables="never" if self.hoist_transpose else self.small_tables,
             arch=arch,
             multiprocessors=multiprocessors,
         )

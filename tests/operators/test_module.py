@@ -390,8 +390,21 @@ def test_small_tables_reaches_the_operator(small_tables):
     kernel = "forward_small_table" if small_tables == "always" else "forward"
     assert launch.variant.startswith(f"{kernel}__")
     expected = TableBatchedEmbeddingBags([TableSpec("a", 10, 64)], weights_dtype=torch.float16)
-    expected.load_state_dict(module.state_dict())
+    expected.table("a").copy_(module.table("a"))
     assert torch.equal(module(indices, offsets), expected(indices, offsets))
+
+
+def test_hoisted_lookups_of_a_small_table_are_explained_as_they_are_updated():
+    pytest.importorskip("tbe_aot._launcher")
+    module = TableBatchedEmbeddingBags(
+        [TableSpec("a", 10, 64)],
+        weights_dtype=torch.float16,
+        hoist_transpose=True,
+        optimizer=SGD(),
+    )
+    batch = torch.randint(0, 10, (130,)), torch.tensor([0, 10, 130])
+    launches = module.explain_backward(*batch, arch="sm90").launches
+    assert not any("small_table" in launch.variant for launch in launches)
 
 
 def test_small_tables_is_one_of_three():
