@@ -57,8 +57,8 @@ class TableBatchedEmbeddingBags(nn.Module):
         gradient_clip: if above 0, every element of the result's gradient is clamped to [-gradient_clip, gradient_clip].
         deferred: the backward only keeps what the update needs, and ``step`` applies it.
         hoist_transpose: the forward of a training step already sorts its lookups by row, and keeps the result until the
-            update, which then need not: the same bits (but see ``small_tables``), and less to do in the backward for more memory between the two.
-            Inside torch.compile it is torch that decides in which of the two the lookups are sorted.
+            update, which then need not: the same bits (but see ``small_tables``), and less to do in the backward for more
+            memory between the two. Inside torch.compile it is torch that decides in which of the two they are sorted.
         stochastic_rounding: rows of float16 and bfloat16 tables are rounded to one of the two numbers around the updated
             weight, by chance, so that steps too small to reach the next number move it on average. By
             ``rounding_seed``, drawn from torch's generator; float32 tables are not affected.
