@@ -160,10 +160,16 @@ class Training:
         transposed: list[torch.Tensor] = []
         seed = torch.zeros(1, dtype=torch.int64, device=weights.device)
 
-        def forward(s: int) -> torch.Tensor:
+        def forward(s: int, **options: str) -> torch.Tensor:
             factors = sets[s].per_sample_weights if weighted else None
             output: torch.Tensor = torch.ops.tbe_aot.forward(
-                weights, module.features, module.layout, sets[s].indices, sets[s].offsets, factors
+                weights,
+                module.features,
+                module.layout,
+                sets[s].indices,
+                sets[s].offsets,
+                factors,
+                **options,
             )
             return output
 
@@ -172,7 +178,7 @@ class Training:
             transposed.append(transpose(s))
             return output
 
-        def update(s: int, **options: torch.Tensor) -> None:
+        def update(s: int, **options: torch.Tensor | str) -> None:
             torch.ops.tbe_aot.backward_update(
                 gradients[s],
                 weights,
@@ -187,13 +193,19 @@ class Training:
                 **options,
             )
 
-        return {
+        steps = {
             "plain": Step(forward, lambda _, s: update(s)),
             "hoisted": Step(
                 forward_and_transpose, lambda _, s: update(s, transposed=transposed.pop())
             ),
             "stochastic": Step(forward, lambda _, s: update(s, rounding_seed=seed)),
         }
+        if len(module.table_specs) == 1 and not weighted:
+            steps["general"] = Step(
+                lambda s: forward(s, small_tables="never"),
+                lambda _, s: update(s, small_tables="never"),
+            )
+        return steps
 
     def transpose(self, sets: list[Inputs], *, weighted: bool) -> Callable[[int], torch.Tensor]:
         """``transpose_indices`` of input set s."""

@@ -88,7 +88,7 @@ class OptionRow:
     """Steps by the operators, without autograd, ms.
 
     Keys of ``times`` are "plain", and what is done otherwise: "hoisted" transposes the indices after the forward,
-    "stochastic" rounds by chance; then "forward", "backward" and "both".
+    "stochastic" rounds by chance, "general" forbids the kernels of a small table, where there is one table; then "forward", "backward" and "both".
     """
 
     case: str

@@ -8,6 +8,7 @@
 #include "core/launch_limits.h"
 #include "core/optimizers.h"
 #include "core/planner.h"
+#include "core/small_tables.h"
 #include "core/transpose_launches.h"
 #include "core/transposed_format.h"
 #include "tbe_aot_generated.h"
@@ -87,12 +88,15 @@ struct Group {
 // The launches of one call.
 class Update {
  public:
-  Update(const BackwardUpdateRequest& request, const Layout& layout, LaunchChain& chain)
+  // `why_not_small`: why the kernels of a small table do not run, where that is of interest.
+  Update(const BackwardUpdateRequest& request, const Layout& layout, LaunchChain& chain,
+         const char* why_not_small)
       : request_(request),
         layout_(layout),
         chain_(chain),
         format_(transposed_format(request.lookups, layout.feature_count(), request.factored)),
-        generic_reason_(why_all_generic(request, layout)) {}
+        generic_reason_(why_all_generic(request, layout)),
+        why_not_small_(why_not_small) {}
 
   // Nothing to launch where nothing is counted.
   void add_counters() {
@@ -203,7 +207,10 @@ class Update {
     if (chain_.explains()) {
       chain_.explain(purpose, " of ", group.features.feature_count, " features of bucket ",
                      group.features.bucket, "; ",
-                     describe_row_alignment(group.features, generic_reason_));
+                     describe_row_alignment(group.features, generic_reason_),
+                     why_not_small_ == nullptr
+                         ? ""
+                         : join("; not the small table's kernels because ", why_not_small_));
     }
   }
 
@@ -272,6 +279,7 @@ class Update {
   LaunchChain& chain_;
   const TransposedFormat format_;
   const char* generic_reason_;
+  const char* why_not_small_;
 };
 
 }  // namespace
@@ -288,10 +296,15 @@ Plan plan_backward_update(const BackwardUpdateRequest& request, const Layout& la
   plan.arch = request.arch;
   LaunchChain chain(plan, reasons);
   const bool any = request.lookups > 0 && request.total_bags > 0;
-  if (any && request.transpose != nullptr) add_transpose(plan, chain, *request.transpose, layout);
-  Update update(request, layout, chain);
+  const char* why_not_small = any ? why_not_small_table_update(request, layout) : nullptr;
+  const bool general = any && why_not_small != nullptr;
+  if (general && request.transpose != nullptr) {
+    add_transpose(plan, chain, *request.transpose, layout);
+  }
+  Update update(request, layout, chain, is_small_table(layout) ? why_not_small : nullptr);
   update.add_counters();
-  if (any) update.add_groups();
+  if (general) update.add_groups();
+  if (any && !general) add_small_table_update(chain, request, layout);
   if (!any && reasons != nullptr) reasons->push_back("no row is updated: there are no lookups");
   return plan;
 }

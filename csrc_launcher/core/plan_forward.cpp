@@ -8,6 +8,7 @@
 #include "core/launch_chain.h"
 #include "core/launch_limits.h"
 #include "core/planner.h"
+#include "core/small_tables.h"
 #include "tbe_aot_generated.h"
 
 namespace tbe_aot {
@@ -99,6 +100,11 @@ Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* 
 
   const bool vbe = request.vbe_bag_offsets != nullptr;
   const char* generic_reason = why_all_generic(request);
+  const char* why_not_small = why_not_small_table(request, layout);
+  if (why_not_small == nullptr) {
+    add_small_table_launch(plan, request, layout, reasons);
+    return plan;
+  }
   ForwardAxes axes{};
   axes.weight_dtype = dtype_axis<ForwardWeightDtype>(request.weight_dtype, "weight");
   axes.index_width = index_width_axis<ForwardIndexWidth>(request.index_width);
@@ -137,9 +143,11 @@ Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* 
       args.features = features + first * kFeatureColumns;
       chain.add(kForwardKernel, choice.variant, ceil_div(request.batch_size, bags), count, args);
       if (chain.explains()) {
-        chain.explain(count, " features of bucket ", group.bucket, "; ",
-                      describe_alignment(group, generic_reason), "; ",
-                      describe_shape(request, choice));
+        chain.explain(
+            count, " features of bucket ", group.bucket, "; ",
+            describe_alignment(group, generic_reason), "; ", describe_shape(request, choice),
+            is_small_table(layout) ? join("; not the small table's kernel because ", why_not_small)
+                                   : "");
       }
     }
   }

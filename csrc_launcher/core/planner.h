@@ -17,6 +17,9 @@ enum class Dtype : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 // Why a plan is what it is, one sentence each, for people.
 using Reasons = std::vector<std::string>;
 
+// Whether the kernels for small tables take the lookups that they can take.
+enum class SmallTables : int32_t { kAuto, kNever, kAlways };
+
 // T features, B bags per feature, N lookups.
 struct ForwardRequest {
   int32_t arch = 0;  // Index in kBuild.archs, from device_arch().
@@ -37,6 +40,8 @@ struct ForwardRequest {
   int64_t lookups = 0;     // N
   int64_t batch_size = 0;  // B; VBE: most bags of any feature.
   int64_t total_bags = 0;  // T * B; VBE: offsets.numel() - 1.
+
+  SmallTables small_tables = SmallTables::kAuto;
 };
 
 // Launches of the pooled lookup: one per group of features (more where a group has more features
@@ -127,7 +132,8 @@ struct BackwardUpdateRequest {
   const void* found_inf = nullptr;       // fp32 [1]; null: 0.
   const void* features = nullptr;        // int64 [T, 8].
   const void* transposed = nullptr;      // As transposed_format.h says.
-  void* partials = nullptr;              // partials_bytes() bytes, at a multiple of 16.
+  void* partials = nullptr;  // partials_bytes() bytes or, unless that is 0, small_table_bytes(), at
+                             // a multiple of 16.
 
   int64_t lookups = 0;  // N
   int64_t total_bags = 0;
@@ -139,12 +145,18 @@ struct BackwardUpdateRequest {
   float decoupled_decay = 0;
   float clip = 0;  // 0: none.
 
+  SmallTables small_tables = SmallTables::kAuto;
+
   // Planned first, where given: what writes `transposed`.
   const TransposeRequest* transpose = nullptr;
 };
 
 // How much memory the sums of chunks take: a multiple of 16; 0 where there cannot be a long run.
 int64_t partials_bytes(int64_t lookups, const Layout& layout);
+
+// How much memory an update works in that the kernels of a small table make, which transposes
+// nothing; 0 where they do not run. Looks at all of the request but `transposed` and `partials`.
+int64_t small_table_bytes(const BackwardUpdateRequest& request, const Layout& layout);
 
 // Whether there are kernels for a gradient of that dtype; others are widened to fp32 before.
 constexpr bool has_gradient_variants(Dtype weight_dtype, Dtype gradient_dtype) {

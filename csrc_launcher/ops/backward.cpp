@@ -61,6 +61,7 @@ rules::BackwardUpdateArguments read_update(BoxedArguments& boxed) {
   in.vbe_max_batch = boxed.integer(rules::kBackwardUpdateVbeMaxBatch);
   in.transposed = boxed.tensor(rules::kBackwardUpdateTransposed).info();
   in.rounding_seed = boxed.tensor(rules::kBackwardUpdateRoundingSeed).info();
+  in.small_tables = boxed.string(rules::kBackwardUpdateSmallTables);
   if (aoti_torch_grad_mode_is_enabled()) {
     in.grad_output.requires_grad = boxed.tensor(rules::kBackwardUpdateGradOutput).requires_grad();
     in.weights.requires_grad = boxed.tensor(rules::kBackwardUpdateWeights).requires_grad();
@@ -188,6 +189,7 @@ BackwardUpdateRequest describe_update(BoxedArguments& boxed,
   request.clip = in.gradient_clip > 0 ? std::max(static_cast<float>(in.gradient_clip),
                                                  std::numeric_limits<float>::denorm_min())
                                       : 0.0f;
+  request.small_tables = to_small_tables(in.small_tables);
   return request;
 }
 
@@ -208,7 +210,11 @@ void launch_update(BackwardUpdateRequest& request, TransposeRequest& transpose,
   request.multiprocessors = device_multiprocessors(device);
   transpose.arch = request.arch;
   StableTensor workspace;
-  if (request.lookups > 0 && request.total_bags > 0) {
+  if (request.transposed == nullptr) request.transpose = &transpose;
+  if (const int64_t bytes = small_table_bytes(request, layout); bytes > 0) {
+    workspace = empty_words(bytes, where);
+    request.partials = workspace.mutable_data();
+  } else if (request.lookups > 0 && request.total_bags > 0) {
     int64_t transposed_bytes = 0;
     int64_t scratch_bytes = 0;
     if (request.transposed == nullptr) {
@@ -224,7 +230,6 @@ void launch_update(BackwardUpdateRequest& request, TransposeRequest& transpose,
       transpose.transposed = start;
       transpose.scratch = start + transposed_bytes;
       request.transposed = start;
-      request.transpose = &transpose;
     }
     request.partials = start + transposed_bytes + scratch_bytes;
   }

@@ -30,6 +30,13 @@ inline TensorDtype to_tensor_dtype(std::string_view name) {
   return TensorDtype::k_float32;
 }
 
+// A `small_tables` argument.
+inline SmallTables to_small_tables(std::string_view name) {
+  if (name == "never") return SmallTables::kNever;
+  if (name == "always") return SmallTables::kAlways;
+  return SmallTables::kAuto;
+}
+
 // What indices and offsets are read as: the indices' dtype, or int64. Offsets go up to N. The CPU
 // looks at them, and must not see one beyond int32 wrap around.
 inline TensorDtype lookup_dtype(const TensorInfo& indices, const TensorInfo& offsets) {

@@ -1,6 +1,8 @@
 #include "python/requests.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <type_traits>
 
@@ -20,6 +22,16 @@ Optimizer find_optimizer(const std::string& name) {
   } catch (const Error& error) {
     throw py::value_error(error.what());
   }
+}
+
+// By the number of the value.
+constexpr const char* kSmallTables[] = {"auto", "never", "always"};
+
+SmallTables find_small_tables(const std::string& name) {
+  for (size_t i = 0; i < std::size(kSmallTables); ++i) {
+    if (name == kSmallTables[i]) return static_cast<SmallTables>(i);
+  }
+  throw py::value_error("no small_tables '" + name + "'; allowed are auto, never, always");
 }
 
 // How a field looks in Python, and back. Most look as they are.
@@ -51,6 +63,13 @@ struct Convert<Optimizer> {
   using Shown = std::string;
   static Shown show(Optimizer value) { return traits_of(value).name; }
   static Optimizer read(const Shown& value) { return find_optimizer(value); }
+};
+
+template <>
+struct Convert<SmallTables> {
+  using Shown = std::string;
+  static Shown show(SmallTables value) { return kSmallTables[static_cast<size_t>(value)]; }
+  static SmallTables read(const Shown& value) { return find_small_tables(value); }
 };
 
 // A class whose constructor takes the arch and any other field by its name. What is not given is as
@@ -113,7 +132,8 @@ void bind_requests(py::module_& module) {
       .field("vbe_output_offsets", &Forward::vbe_output_offsets)
       .field("lookups", &Forward::lookups)
       .field("batch_size", &Forward::batch_size)
-      .field("total_bags", &Forward::total_bags);
+      .field("total_bags", &Forward::total_bags)
+      .field("small_tables", &Forward::small_tables);
 
   using Check = CheckBoundsRequest;
   Binding<Check>(module, "CheckBoundsRequest")
@@ -175,7 +195,8 @@ void bind_requests(py::module_& module) {
       .field("beta2", &Update::beta2)
       .field("l2_decay", &Update::l2_decay)
       .field("decoupled_decay", &Update::decoupled_decay)
-      .field("clip", &Update::clip);
+      .field("clip", &Update::clip)
+      .field("small_tables", &Update::small_tables);
 
   using Gradient = SampleWeightsGradientRequest;
   Binding<Gradient>(module, "SampleWeightsGradientRequest")

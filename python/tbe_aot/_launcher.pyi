@@ -182,6 +182,7 @@ class ForwardRequest:
         lookups: the number of indices.
         batch_size: bags per feature; VBE: most bags of any feature.
         total_bags: bags of all features.
+        small_tables: ``auto``, ``never`` or ``always``, as in the operator.
     """
 
     arch: str
@@ -200,6 +201,7 @@ class ForwardRequest:
     lookups: int = 0
     batch_size: int = 0
     total_bags: int = 0
+    small_tables: str = "auto"
 
 def plan_forward(request: ForwardRequest, layout: Sequence[int]) -> Plan:
     """Plan a pooled lookup; ``layout`` is the operators' argument."""
@@ -296,7 +298,7 @@ class BackwardUpdateRequest:
         rounding_seed: as in the operator; 0 = none.
         features: int64 [T, 8].
         transposed: what ``transpose_indices`` returned, or the transposition that is planned first writes.
-        partials: ``partials_bytes`` bytes, at a multiple of 16.
+        partials: ``partials_bytes`` bytes, at a multiple of 16; for the kernels of a small table what they sum up in.
         lookups: the number of indices.
         total_bags: bags of all features.
         gradient_numel: elements of the gradient.
@@ -306,6 +308,7 @@ class BackwardUpdateRequest:
         l2_decay: weight decay of that mode.
         decoupled_decay: weight decay of that mode.
         clip: bound of the gradient's elements; 0 = none.
+        small_tables: ``auto``, ``never`` or ``always``, as in the operator.
     """
 
     arch: str
@@ -336,6 +339,7 @@ class BackwardUpdateRequest:
     l2_decay: float = 0.0
     decoupled_decay: float = 0.0
     clip: float = 0.0
+    small_tables: str = "auto"
 
 def partials_bytes(lookups: int, layout: Sequence[int]) -> int:
     """How much memory the sums of chunks take in ``plan_backward_update``, in bytes."""

@@ -55,6 +55,7 @@ def explain(
     pooling: str = "sum",
     output_dtype: str = "float32",
     *,
+    small_tables: str = "auto",
     arch: str | None = None,
 ) -> Explanation:
     """Which kernels ``torch.ops.tbe_aot.forward`` would launch for these arguments, and why; launches none.
@@ -80,6 +81,7 @@ def explain(
         None,
         0,
         0,
+        small_tables,
     )
     native = launcher()
     arch = arch or _arch_of(weights)
@@ -97,6 +99,7 @@ def explain(
         lookups=indices.numel(),
         batch_size=sizes.batch_size,
         total_bags=sizes.total_bags,
+        small_tables=small_tables,
     )
     return _explanation(native.plan_forward(request, layout))
 
@@ -128,6 +131,7 @@ def explain_backward(
     vbe_max_batch: int = 0,
     transposed: torch.Tensor | None = None,
     rounding_seed: torch.Tensor | None = None,
+    small_tables: str = "auto",
     *,
     arch: str | None = None,
     multiprocessors: int | None = None,
@@ -170,6 +174,7 @@ def explain_backward(
         vbe_max_batch,
         transposed,
         rounding_seed,
+        small_tables,
     )
     native = launcher()
     arch = arch or _arch_of(weights)
@@ -217,6 +222,7 @@ def explain_backward(
         transposed=_address(transposed),
         gradient_numel=grad_output.numel(),
         clip=gradient_clip,
+        small_tables=small_tables,
         **counts,
     )
     plan = native.plan_backward_update(request, layout, None if given(transposed) else transpose)

@@ -97,6 +97,35 @@ def _labels(kernel: str, axis: str, values: Sequence[bool | int | str]) -> list[
     return [labels[AXES[kernel][axis].index(value)] for value in values]
 
 
+def _small_table_kernels(
+    weights_dtype: torch.dtype, layout: list[int], formula: str | None
+) -> dict[str, dict[str, tuple[int | str, ...]]]:
+    """The kernels of a table that small_tables.cpp calls small, if the layout has one.
+
+    ``formula``: also those that update it.
+    """
+    _, features, width, _, _, rows, bucket, *_ = layout
+    limits = [limit for limit in AXES["forward_small_table"]["rows"] if rows <= int(limit)]
+    known = bucket in AXES["forward_small_table"]["bucket"]
+    if weights_dtype == torch.float32 or features != 1 or width < 64 or not known or not limits:
+        return {}
+    bf16 = int(weights_dtype == torch.bfloat16)
+    kernels: dict[str, dict[str, tuple[int | str, ...]]] = {
+        "forward_small_table": {"bf16": (bf16,), "bucket": (bucket,), "rows": (limits[0],)}
+    }
+    # The least of the forward's limits is the update's.
+    if formula is not None and limits[0] == min(AXES["forward_small_table"]["rows"]):
+        dtype = (WEIGHT_DTYPES[weights_dtype],)
+        if bucket in AXES["sum_small_table"]["bucket"]:
+            kernels["sum_small_table"] = {"bucket": (bucket,)}
+            kernels["update_small_table"] = {
+                "weight_dtype": dtype,
+                "bucket": (bucket,),
+                "optimizer": (formula,),
+            }
+    return kernels
+
+
 def kernels_of(
     weights_dtype: torch.dtype,
     layout: list[int],
@@ -113,6 +142,8 @@ def kernels_of(
     weights = (WEIGHT_DTYPES[weights_dtype],)
     buckets = tuple(sorted(set(layout[6::3])))
     kernels["forward"] = {"weight_dtype": weights, "bucket": buckets}
+    formula = None if optimizer is None else OPTIMIZERS[optimizer].kernel_formula
+    kernels |= _small_table_kernels(weights_dtype, layout, formula)
     if bounds_check:
         kernels |= {kernel: {} for kernel in BOUNDS_KERNELS}
     if optimizer is not None:
@@ -121,13 +152,11 @@ def kernels_of(
         kernels |= {kernel: {"key_width": keys} for kernel in TRANSPOSING_KERNELS}
         # A gradient of a dtype that has no kernel for these weights is cast to float32.
         gradients = tuple({"fp32", WEIGHT_DTYPES[output_dtype]})
-        traits = OPTIMIZERS[optimizer]
-        formula = (traits.kernel_formula,)
         kernels["sum_chunks"] = {"gradient_dtype": gradients, "bucket": buckets}
         kernels["update_long_runs"] = {
             "weight_dtype": weights,
             "bucket": buckets,
-            "optimizer": formula,
+            "optimizer": (OPTIMIZERS[optimizer].kernel_formula,),
         }
         kernels["per_sample_weights_gradient"] = {
             "weight_dtype": weights,
@@ -135,7 +164,7 @@ def kernels_of(
             "bucket": buckets,
         }
         kernels["update_short_runs"] = kernels["per_sample_weights_gradient"] | {
-            "optimizer": formula
+            "optimizer": (OPTIMIZERS[optimizer].kernel_formula,)
         }
         kernels["advance_counters"] = {}
     return {

@@ -26,6 +26,7 @@ from .vbe import vbe_layout
 
 POOLINGS = ("sum", "mean")
 BOUNDS_CHECKS = ("none", "ignore", "warning", "fatal")
+SMALL_TABLES = ("auto", "never", "always")
 OUTPUT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -56,11 +57,15 @@ class TableBatchedEmbeddingBags(nn.Module):
         gradient_clip: if above 0, every element of the result's gradient is clamped to [-gradient_clip, gradient_clip].
         deferred: the backward only keeps what the update needs, and ``step`` applies it.
         hoist_transpose: the forward of a training step already sorts its lookups by row, and keeps the result until the
-            update, which then need not: the same bits, and less to do in the backward for more memory between the two.
-            Inside torch.compile it is torch that decides in which of the two the lookups are sorted.
+            update, which then need not: the same bits (but see ``small_tables``), and less to do in the backward for more
+            memory between the two. Inside torch.compile it is torch that decides in which of the two they are sorted.
         stochastic_rounding: rows of float16 and bfloat16 tables are rounded to one of the two numbers around the updated
             weight, by chance, so that steps too small to reach the next number move it on average. By
             ``rounding_seed``, drawn from torch's generator; float32 tables are not affected.
+        small_tables: whether a module of one small table looks up and updates with the kernels for such, which count
+            rows and multiply the counts with the table and with the gradient: "auto", where bags are long on average;
+            "never"; or "always", where the kernels can. An update whose lookups ``hoist_transpose`` has sorted takes
+            the general kernels.
         device: of tables and metadata.
 
     Attributes:
@@ -106,12 +111,14 @@ class TableBatchedEmbeddingBags(nn.Module):
         deferred: bool = False,
         hoist_transpose: bool = False,
         stochastic_rounding: bool = False,
+        small_tables: str = "auto",
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
         _expect("pooling", pooling, POOLINGS)
         _expect("bounds_check", bounds_check, BOUNDS_CHECKS)
         _expect("output_dtype", output_dtype, OUTPUT_DTYPES)
+        _expect("small_tables", small_tables, SMALL_TABLES)
         tables, frozen = tuple(tables), tuple(frozen)
         feature_tables = None if feature_tables is None else tuple(feature_tables)
         self.table_specs = tables
@@ -131,6 +138,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         self.deferred = deferred
         self.hoist_transpose = hoist_transpose
         self.stochastic_rounding = stochastic_rounding
+        self.small_tables = small_tables
         self.pending_updates = no_updates()
         trained = optimizer is not None and not set(self.feature_tables) <= set(frozen)
         self.weights = nn.Parameter(weights, requires_grad=trained)
@@ -238,6 +246,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             output_offsets,
             max_batch,
             output_numel,
+            self.small_tables,
         )
         return pooled
 
@@ -272,6 +281,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             batch.vbe_output_offsets,
             batch.vbe_max_batch,
             batch.vbe_output_numel,
+            self.small_tables,
         )
         return result
 
@@ -357,6 +367,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             batch.vbe_max_batch,
             batch.transposed if is_current else None,
             buffers.get("rounding_seed"),
+            self.small_tables,
         )
 
     @torch.no_grad()
@@ -529,6 +540,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             per_sample_weights,
             self.pooling,
             self.output_dtype_name,
+            small_tables=self.small_tables,
             arch=arch,
         )
 
@@ -579,6 +591,8 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.pooling,
             self.gradient_clip,
             rounding_seed=self._buffers.get("rounding_seed"),
+            # What has been transposed before is updated by the general kernels.
+            small_tables="never" if self.hoist_transpose else self.small_tables,
             arch=arch,
             multiprocessors=multiprocessors,
         )

@@ -29,6 +29,7 @@ def _forward(
     vbe_output_offsets: torch.Tensor | None = None,
     vbe_max_batch: int = 0,
     vbe_output_numel: int = 0,
+    small_tables: str = "auto",
 ) -> torch.Tensor:
     sizes = rules.accept_forward(
         weights,
@@ -43,6 +44,7 @@ def _forward(
         vbe_output_offsets,
         vbe_max_batch,
         vbe_output_numel,
+        small_tables,
     )
     shape = (vbe_output_numel,) if sizes.vbe else (sizes.batch_size, sizes.output_width)
     return weights.new_empty(shape, dtype=getattr(torch, output_dtype))
@@ -121,6 +123,7 @@ def _backward_update(
     vbe_max_batch: int = 0,
     transposed: torch.Tensor | None = None,
     rounding_seed: torch.Tensor | None = None,
+    small_tables: str = "auto",
 ) -> None:
     rules.accept_backward_update(
         grad_output,
@@ -149,6 +152,7 @@ def _backward_update(
         vbe_max_batch,
         transposed,
         rounding_seed,
+        small_tables,
     )
 
 

@@ -55,10 +55,10 @@ def plan_forward(child: Child, request: Mapping[str, Any]) -> Any:
 
 
 def layout(*groups: tuple[int, int, int], width: int = 0, total_rows: int = 100) -> list[int]:
-    """A layout of (bucket, aligned, features) groups, every dim as large as its bucket."""
+    """A layout of (bucket, aligned, features) groups, every dim as large as its bucket, and no table that is small."""
     features = sum(count for *_, count in groups)
     width = width or sum(bucket * count for bucket, _, count in groups)
     return [
-        *(1, features, width, 1000, total_rows, 10),
+        *(1, features, width, 1000, total_rows, 1000),
         *(value for group in groups for value in group),
     ]

@@ -140,6 +140,110 @@ def test_fields_of_a_request(shared: Process) -> None:
     assert arch == "no arch 'sm80' in this build; it holds sm90, sm100"
 
 
+# --- A small table ------------------------------------------------------------------------------
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    """The request of one feature with a table of 64 rows of 128 columns, 64 lookups per bag on average."""
+    of_table = {"rows": 64, "width": 128, "bucket": 128, "aligned": 2, "features": 1, **changes}
+    sizes = {
+        name: of_table.pop(name) for name in ("rows", "width", "bucket", "aligned", "features")
+    }
+    given = request((sizes["bucket"], sizes["aligned"], sizes["features"]), width=sizes["width"])
+    given |= {"lookups": 5 * 64, **of_table}
+    given["layout"][5] = sizes["rows"]
+    return given
+
+
+def test_a_small_table_by_long_bags_has_a_kernel_of_its_own(shared: Process) -> None:
+    (launch,), (reason,) = shared.run(_forward, small(batch_size=33, lookups=33 * 64))
+    assert launch.variant == "forward_small_table__fp16_d128_e64_i64"
+    assert launch.grid == (ceil(33 / 16), 1, 1)
+    assert launch.args == {
+        **POINTERS,
+        "batch_size": 33,
+        "mean": 0,
+        "overlap": 0,
+        "global_scratch": 0,
+        "profile_scratch": 0,
+    }
+    assert "64 rows of 128 columns" in reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "variant"),
+    [
+        ({}, "fp16_d128_e64_i64"),
+        ({"arch": "sm100"}, "fp16_d128_e64_i64"),
+        ({"rows": 1}, "fp16_d128_e64_i64"),
+        ({"width": 64, "bucket": 64}, "fp16_d64_e64_i64"),
+        ({"width": 65}, "fp16_d128_e64_i64"),
+        ({"index_width": 32}, "fp16_d128_e64_i32"),
+        ({"mean": True}, "fp16_d128_e64_i64"),
+        ({"aligned": 1}, "fp16_d128_e64_i64"),
+        ({"lookups": 5 * 16}, "fp16_d128_e64_i64"),
+        ({"width": 100, "lookups": 5 * 16}, "fp16_d128_e64_i64"),
+        ({"width": 64, "bucket": 64, "lookups": 5 * 32}, "fp16_d64_e64_i64"),
+        ({"rows": 65, "lookups": 5 * 32}, "fp16_d128_e256_i64"),
+        ({"rows": 256, "lookups": 5 * 32}, "fp16_d128_e256_i64"),
+        ({"rows": 256, "width": 64, "bucket": 64}, "fp16_d64_e256_i64"),
+        ({"width": 256, "bucket": 256, "lookups": 5 * 32}, "fp16_d256_e64_i64"),
+        ({"width": 130, "bucket": 256, "lookups": 5 * 128}, "fp16_d256_e64_i64"),
+        ({"weight_dtype": "bf16"}, "bf16_d128_e64_i64"),
+        # Where it was slower, or nothing was measured, only when asked for.
+        ({"rows": 65, "weight_dtype": "bf16", "small_tables": "always"}, "bf16_d128_e256_i64"),
+        ({"lookups": 3, "small_tables": "always"}, "fp16_d128_e64_i64"),
+        ({"lookups": 0, "small_tables": "always"}, "fp16_d128_e64_i64"),
+    ],
+)
+def test_what_the_small_tables_kernel_takes(
+    shared: Process, changes: dict[str, Any], variant: str
+) -> None:
+    (launch,), _ = shared.run(_forward, small(**changes))
+    assert launch.variant == f"forward_small_table__{variant}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"small_tables": "never"}, "small_tables is never"),
+        ({"lookups": 5 * 16 - 1}, "bags are too short on average"),
+        ({"width": 127, "lookups": 5 * 64 - 1}, "bags are too short on average"),
+        ({"rows": 65, "lookups": 5 * 32 - 1}, "bags are too short on average"),
+        ({"width": 256, "bucket": 256, "lookups": 5 * 32 - 1}, "bags are too short on average"),
+        ({"weight_dtype": "bf16", "lookups": 5 * 64 - 1}, "bags are too short on average"),
+        ({"rows": 65, "weight_dtype": "bf16"}, "only when asked for"),
+        ({"width": 256, "bucket": 256, "weight_dtype": "bf16"}, "only when asked for"),
+        ({"weight_dtype": "fp32", "small_tables": "always"}, "the table is fp32"),
+        ({"output_dtype": "fp16", "small_tables": "always"}, "the output is not fp32"),
+        ({"per_sample_weights": 0x6000, "small_tables": "always"}, "per-sample weights"),
+        (
+            {"vbe_bag_offsets": 0x6000, "vbe_output_offsets": 0x7000, "small_tables": "always"},
+            "the batch is variable",
+        ),
+        ({"aligned": 0, "small_tables": "always"}, "rows of the table do not start at"),
+        ({"weights": 0x2002, "small_tables": "always"}, "rows of the table do not start at"),
+        ({"output": 0x1004, "small_tables": "always"}, "the output's address"),
+        (
+            {"rows": 65, "width": 256, "bucket": 256, "small_tables": "always"},
+            "rows are too many and too wide",
+        ),
+        # No table that anybody would call small: nothing is said.
+        ({"rows": 257, "small_tables": "always"}, None),
+        ({"width": 63, "bucket": 64, "small_tables": "always"}, None),
+        ({"width": 257, "bucket": 512, "small_tables": "always"}, None),
+        ({"features": 2, "width": 256, "total_bags": 10, "small_tables": "always"}, None),
+    ],
+)
+def test_what_the_general_kernel_takes_and_why(
+    shared: Process, changes: dict[str, Any], why: str | None
+) -> None:
+    (launch,), (reason,) = shared.run(_forward, small(**changes))
+    assert launch.kernel == "forward"
+    assert ("small table's kernel" in reason) == (why is not None)
+    assert (why or "") in reason
+
+
 # --- Which variant ------------------------------------------------------------------------------
 
 

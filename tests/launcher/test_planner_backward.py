@@ -639,3 +639,121 @@ def test_gradient_of_sample_weights_refuses(
 ) -> None:
     with pytest.raises(RuntimeError, match=message):
         sample_weights(**changes)
+
+
+# --- A small table -----------------------------------------------------------------------------------
+
+
+def small_layout(
+    rows: int = 64, width: int = 128, bucket: int = 128, features: int = 1
+) -> list[int]:
+    made = layout((bucket, 2, features), width=width, total_rows=rows)
+    made[5] = rows
+    return made
+
+
+def small_batch(mean: int = 8, bags: int = 300, **changes: Any) -> dict[str, Any]:
+    return {"lookups": mean * bags, "batch_size": bags, "total_bags": bags, **changes}
+
+
+@pytest.mark.parametrize(
+    ("bags", "chunk_bags"), [(1, 64), (300, 64), (8192, 64), (8193, 128), (20_000, 192)]
+)
+def test_a_small_table_is_updated_without_transposing(
+    update: Any, bags: int, chunk_bags: int
+) -> None:
+    batch = small_batch(bags=bags)
+    counts = {"lookups": batch["lookups"], "total_bags": bags}
+    launches, reasons = update(small_layout(), batch, clip=0.5, found_inf=0xC000, **counts)
+    summing, updating = launches
+    assert summing.variant == "sum_small_table__d128_i64"
+    assert updating.variant == "update_small_table__fp16_d128_rowwise"
+    chunks = -(-bags // chunk_bags)
+    assert chunks <= 128
+    assert (summing.grid, updating.grid) == ((chunks, 1, 1), (64, 1, 1))
+    assert summing.args["chunk_bags"] == chunk_bags
+    assert summing.args["batch_size"] == bags
+    assert (summing.args["indices"], summing.args["offsets"]) == (0x4000, 0x5000)
+    assert (summing.args["clip"], summing.args["mean"]) == (0.5, 0)
+    used = PARTIALS + 64 * chunks * 128 * 4
+    for launch in launches:
+        assert (launch.args["partials"], launch.args["used"]) == (PARTIALS, used)
+    assert updating.args["chunks"] == chunks
+    assert (updating.args["adagrad"], updating.args["checked"]) == (1, 1)
+    assert (summing.args["scaled"], updating.args["stochastic"]) == (0, 0)
+    assert summing.args["overlap"] == NEXT_MAY_START
+    assert updating.args["overlap"] == WAIT_FIRST
+    assert (
+        "nothing is transposed because there is one table of 64 rows of 128 columns" in reasons[0]
+    )
+    assert len(reasons) == 2
+
+
+def test_an_update_of_a_small_table_is_counted_first(update: Any) -> None:
+    given = {"optimizer": "adam", "rounding_seed": 0xD000, "weight_dtype": "bf16"}
+    launches, _ = update(
+        small_layout(width=64, bucket=64),
+        small_batch(index_width=32, mean=8) | {"mean": True},
+        lookups=2400,
+        total_bags=300,
+        factored=True,
+        **given,
+    )
+    assert [launch.variant for launch in launches] == [
+        "advance_counters",
+        "sum_small_table__d64_i32",
+        "update_small_table__bf16_d64_adam",
+    ]
+    assert [launch.args["overlap"] for launch in launches] == [
+        NEXT_MAY_START,
+        WAIT_LAST | NEXT_MAY_START,
+        WAIT_FIRST,
+    ]
+    assert launches[1].args["mean"] == 1
+    assert launches[2].args["stochastic"] == 1
+    assert launches[2].args["rounding_seed"] == 0xD000
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch", "changes", "why"),
+    [
+        ({}, {}, {"small_tables": "never"}, "small_tables is never"),
+        ({}, {"lookups": 2399}, {"lookups": 2399}, "bags are too short on average"),
+        ({"rows": 65}, {}, {}, "rows are too many"),
+        ({"width": 129, "bucket": 256}, {}, {}, "rows are too wide"),
+        ({}, {}, {"weight_dtype": "fp32"}, "the table is fp32"),
+        ({}, {}, {"gradient_dtype": "fp16"}, "the gradient is not fp32"),
+        ({}, {"per_sample_weights": 0xE000}, {"factored": True}, "there are per-sample weights"),
+        (
+            {},
+            {"vbe_bag_offsets": 0xE000, "vbe_output_offsets": 0xF000},
+            {"vbe": True},
+            "the batch is variable",
+        ),
+        ({}, None, {}, "the lookups have been transposed already"),
+        # No table that anybody would call small: nothing is said.
+        ({"width": 63, "bucket": 64}, {}, {}, None),
+        ({"rows": 257}, {}, {}, None),
+    ],
+)
+def test_when_a_small_table_is_updated_by_the_general_kernels(
+    update: Any,
+    shape: dict[str, Any],
+    batch: dict[str, Any] | None,
+    changes: dict[str, Any],
+    why: str | None,
+) -> None:
+    given = None if batch is None else small_batch(**batch)
+    fields = {"lookups": 2400, "total_bags": 300, **changes}
+    launches, reasons = update(small_layout(**shape), given, **fields)
+    assert not any("small_table" in name for name in names(launches))
+    assert ("linearise_lookups" in names(launches)) == (batch is not None)
+    (reason,) = (text for text in reasons if text.startswith("update_short_runs"))
+    assert ("not the small table's kernels" in reason) == (why is not None)
+    assert (why or "") in reason
+
+
+def test_short_bags_of_a_small_table_when_asked_for(update: Any) -> None:
+    batch = small_batch(mean=1)
+    launches, _ = update(small_layout(), batch, lookups=300, total_bags=300, small_tables="always")
+    assert names(launches) == ["sum_small_table", "update_small_table"]

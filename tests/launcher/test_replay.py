@@ -319,6 +319,30 @@ def test_forward(interpreting: Process, problem: Problem, shapes: list[str]) -> 
     assert sorted(launched) == sorted(shapes)
 
 
+@pytest.mark.parametrize(
+    ("problem", "name"),
+    [
+        pytest.param(
+            Problem((72,), (True,), 40, ((100, 70, 64, 300),)), "fp16_d128_e64_i64", id="auto"
+        ),
+        pytest.param(
+            Problem((65,), (True,), 64, ((70,) * 20,), index_width=32, mean=True, device=1),
+            "fp16_d128_e64_i32",
+            id="odd-mean-i32-on-sm100",
+        ),
+        pytest.param(
+            Problem((64,), (True,), 64, ((64,) * 17,), weights_shift=8),
+            "fp16_d64_e64_i64",
+            id="weights-address-off-by-16-bytes",
+        ),
+    ],
+)
+def test_forward_of_a_small_table(interpreting: Process, problem: Problem, name: str) -> None:
+    actual, expected, scale, variants = interpreting.run(_solve, problem)
+    assert oracle.within_tolerance(actual, expected, scale)
+    assert variants == [f"forward_small_table__{name}"]
+
+
 def test_no_bags_launch_nothing(interpreting: Process) -> None:
     actual, _, _, variants = interpreting.run(_solve, Problem(lengths=((), ())))
     assert actual.shape == (0, 40)

@@ -61,6 +61,7 @@ class Problem:
     weights_shift: int = 0
     apart: bool = False
     device: int = 0
+    small_tables: str = "auto"
 
     @property
     def bags(self) -> list[int]:
@@ -251,7 +252,9 @@ def _update(child: Child, problem: Problem) -> tuple[torch.Tensor, list[torch.Te
     size = launcher.transpose_scratch_bytes(launcher.TransposeRequest(**given), layout)
     scratch = _unwritten(size)
     request = launcher.TransposeRequest(**given, scratch=scratch.data_ptr())
-    partials = _unwritten(launcher.partials_bytes(lookups, layout))
+    # One chunk per 64 bags; 128 columns and a word for each row of each.
+    small_bytes = 64 * -(-sum(problem.bags) // 64) * 129 * 4
+    partials = _unwritten(max(launcher.partials_bytes(lookups, layout), small_bytes))
     optimizer = problem.optimizer
     decay = {f"{optimizer.weight_decay_mode}_decay": optimizer.weight_decay}
     decay.pop("none_decay", None)
@@ -279,6 +282,7 @@ def _update(child: Child, problem: Problem) -> tuple[torch.Tensor, list[torch.Te
         beta1=optimizer.beta1,
         beta2=optimizer.beta2,
         clip=problem.clip,
+        small_tables=problem.small_tables,
         **{name: number.data_ptr() for name, number in inputs.numbers.items()},
         **decay,
     )
@@ -334,7 +338,11 @@ def _verify(problem: Problem, words: torch.Tensor, changed: list[torch.Tensor]) 
         factored=problem.factored,
     )
     assert actual.differences(_expected_transposed(inputs)) == []
+    _verify_update(problem, changed)
 
+
+def _verify_update(problem: Problem, changed: list[torch.Tensor]) -> None:
+    inputs = Inputs(problem)
     storage, momentum1, momentum2, step = changed
     name = problem.optimizer.name
     gradients = _row_gradients(inputs)
@@ -440,6 +448,72 @@ def test_update(interpreting: Process, problem: Problem) -> None:
     generic = problem.weights_shift or 3 in problem.dims
     labels = _labels(variants, "update_short_runs")
     assert any("generic" in label for label in labels) == bool(generic or 130 in problem.dims)
+
+
+SMALL = Problem((72,), (40,), (True,), (0,), ((30, 0, 9, 100) * 17,))
+
+
+@pytest.mark.parametrize(
+    ("problem", "kernels"),
+    [
+        pytest.param(SMALL, ["d128_i64", "fp16_d128_rowwise"], id="fp16"),
+        pytest.param(
+            replace(
+                SMALL, optimizer=ADAM, mean=True, index_width=32, weight_dtype="bf16", device=1
+            ),
+            ["d128_i32", "bf16_d128_adam"],
+            id="bf16-adam-mean-i32-on-sm100",
+        ),
+        pytest.param(
+            replace(SMALL, dims=(65,), rows=(64,), padded=(False,), weights_shift=1),
+            ["d128_i64", "fp16_d128_rowwise"],
+            id="odd-rows-that-start-anywhere",
+        ),
+        pytest.param(
+            replace(SMALL, dims=(64,), rows=(1,), clip=0.5, scale=8.0, found_inf=0.0),
+            ["d64_i64", "fp16_d64_rowwise"],
+            id="one-row-clipped-and-scaled",
+        ),
+        pytest.param(
+            replace(SMALL, dims=(128,), rows=(64,), pruned=1.0),
+            ["d128_i64", "fp16_d128_rowwise"],
+            id="pruned-lookups-alone",
+        ),
+        pytest.param(
+            replace(SMALL, lengths=((1, 2, 0),), small_tables="always"),
+            ["d128_i64", "fp16_d128_rowwise"],
+            id="short-bags-when-asked-for",
+        ),
+    ],
+)
+def test_update_of_a_small_table(
+    interpreting: Process, problem: Problem, kernels: list[str]
+) -> None:
+    words, changed, variants = interpreting.run(_update, problem)
+    _verify_update(problem, changed)
+    summing, updating = kernels
+    expected = [f"sum_small_table__{summing}", f"update_small_table__{updating}"]
+    assert variants == ["advance_counters"] * (problem.optimizer == ADAM) + expected
+    # Nothing was transposed.
+    assert (words == 0x5A5A5A5A).all()
+
+
+def test_found_inf_stops_the_update_of_a_small_table(interpreting: Process) -> None:
+    problem = replace(SMALL, found_inf=1.0)
+    _, changed, variants = interpreting.run(_update, problem)
+    assert len(variants) == 2
+    for after, before in zip(changed, Inputs(problem).changed(), strict=True):
+        assert torch.equal(after, before)
+
+
+@pytest.mark.parametrize("changes", [{"apart": True}, {"small_tables": "never"}])
+def test_a_small_table_by_the_general_kernels(
+    interpreting: Process, changes: dict[str, Any]
+) -> None:
+    problem = replace(SMALL, **changes)
+    words, changed, variants = interpreting.run(_update, problem)
+    _verify(problem, words, changed)
+    assert not any("small_table" in name for name in variants)
 
 
 def test_shared_table_has_its_runs_in_one_group(interpreting: Process) -> None:

@@ -100,7 +100,7 @@ def test_what_makes_variants_generic_is_named():
     ],
 )
 def test_the_gradient_decides(grad, variant, notes):
-    module = bags(64, weights_dtype=torch.float16)
+    module = bags(64, weights_dtype=torch.float16, small_tables="never")
     explanation = module.explain_backward(*batch(1, 50), grad_output=grad)
     assert variant in explanation.launches[-1].variant
     assert list(explanation.notes) == notes

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tbe_aot import TableBatchedEmbeddingBags, TableSpec, make_features
+from tbe_aot import SGD, TableBatchedEmbeddingBags, TableSpec, make_features
 from tbe_aot._operator_rules import OPTIMIZERS
 from tbe_aot.inspection import BOUNDS_KERNELS, kernels_of
 from tests import oracle
@@ -336,6 +336,82 @@ def test_preload_on_a_cpu_loads_nothing():
     assert bags().preload() == []
 
 
+SMALL_TABLE_KERNELS = ("forward_small_table", "sum_small_table", "update_small_table")
+
+
+@pytest.mark.parametrize(
+    ("rows", "dim", "dtype", "axes"),
+    [
+        (64, 128, torch.float16, {"bf16": ["fp16"], "bucket": ["d128"], "rows": ["e64"]}),
+        (1, 64, torch.bfloat16, {"bf16": ["bf16"], "bucket": ["d64"], "rows": ["e64"]}),
+        (65, 100, torch.float16, {"bf16": ["fp16"], "bucket": ["d128"], "rows": ["e256"]}),
+        (64, 256, torch.float16, {"bf16": ["fp16"], "bucket": ["d256"], "rows": ["e64"]}),
+        (257, 128, torch.float16, None),
+        (64, 63, torch.float16, None),
+        (64, 257, torch.float16, None),
+        (64, 128, torch.float32, None),
+    ],
+)
+def test_preload_knows_the_kernel_of_a_small_table(rows, dim, dtype, axes):
+    pytest.importorskip("tbe_aot._launcher")
+    tables = [TableSpec("a", rows, dim)]
+    layout = TableBatchedEmbeddingBags(tables, weights_dtype=dtype).layout
+    assert kernels_of(dtype, layout, bounds_check=False).get("forward_small_table") == axes
+    trained = kernels_of(dtype, layout, bounds_check=False, optimizer="sgd")
+    updates = axes is not None and axes["rows"] == ["e64"] and axes["bucket"] != ["d256"]
+    expected = {"weight_dtype": axes["bf16"], "bucket": axes["bucket"]} if updates else None
+    optimizer = {"optimizer": ["rowwise"]}
+    assert trained.get("update_small_table") == (expected and expected | optimizer)
+    summing = {"bucket": axes["bucket"]} if updates else None
+    assert trained.get("sum_small_table") == summing
+    two = TableBatchedEmbeddingBags([*tables, TableSpec("b", 4, dim)], weights_dtype=dtype).layout
+    assert "forward_small_table" not in kernels_of(dtype, two, bounds_check=False)
+
+
+@pytest.mark.parametrize("small_tables", ["auto", "never", "always"])
+def test_small_tables_reaches_the_operator(small_tables):
+    pytest.importorskip("tbe_aot._launcher")
+    module = TableBatchedEmbeddingBags(
+        [TableSpec("a", 10, 64)],
+        weights_dtype=torch.float16,
+        small_tables=small_tables,
+        optimizer=SGD(),
+    )
+    indices, offsets = torch.randint(0, 10, (130,)), torch.tensor([0, 10, 130])
+    (launch,) = module.explain(indices, offsets, arch="sm90").launches
+    kernel = "forward" if small_tables == "never" else "forward_small_table"
+    assert launch.variant.startswith(f"{kernel}__")
+    launches = module.explain_backward(indices, offsets, arch="sm90").launches
+    names = [launch.variant.partition("__")[0] for launch in launches]
+    ours = ["sum_small_table", "update_small_table"]
+    assert (names == ours) == (small_tables != "never")
+    assert set(ours).isdisjoint(names) == (small_tables == "never")
+    (launch,) = module.explain(indices[:10], torch.tensor([0, 10, 10]), arch="sm90").launches
+    kernel = "forward_small_table" if small_tables == "always" else "forward"
+    assert launch.variant.startswith(f"{kernel}__")
+    expected = TableBatchedEmbeddingBags([TableSpec("a", 10, 64)], weights_dtype=torch.float16)
+    expected.table("a").copy_(module.table("a"))
+    assert torch.equal(module(indices, offsets), expected(indices, offsets))
+
+
+def test_hoisted_lookups_of_a_small_table_are_explained_as_they_are_updated():
+    pytest.importorskip("tbe_aot._launcher")
+    module = TableBatchedEmbeddingBags(
+        [TableSpec("a", 10, 64)],
+        weights_dtype=torch.float16,
+        hoist_transpose=True,
+        optimizer=SGD(),
+    )
+    batch = torch.randint(0, 10, (130,)), torch.tensor([0, 10, 130])
+    launches = module.explain_backward(*batch, arch="sm90").launches
+    assert not any("small_table" in launch.variant for launch in launches)
+
+
+def test_small_tables_is_one_of_three():
+    with pytest.raises(ValueError, match="small_tables is 'often', expected one of"):
+        TableBatchedEmbeddingBags([TableSpec("a", 10, 64)], small_tables="often")
+
+
 def test_preload_knows_the_kernels_of_lookups_and_of_training():
     native = pytest.importorskip("tbe_aot._launcher")
     layout = bags(weights_dtype=torch.float16).layout
@@ -360,7 +436,7 @@ def test_preload_knows_the_kernels_of_lookups_and_of_training():
     everything = {kernel.name for kernel in native.kernels()}
     for optimizer, traits in OPTIMIZERS.items():
         kernels = kernels_of(torch.float16, layout, bounds_check=True, optimizer=optimizer)
-        assert kernels.keys() == everything
+        assert kernels.keys() == everything - set(SMALL_TABLE_KERNELS)
         assert kernels["update_short_runs"] == {
             "weight_dtype": ["fp16"],
             "gradient_dtype": ["fp32"],

@@ -86,6 +86,7 @@ FORWARD: list[tuple[str, Any, str]] = [
     ("per_sample_weights", torch.zeros(4).int(), "per_sample_weights is int32, expected float32"),
     ("per_sample_weights", torch.zeros(4, 1), "per_sample_weights has 2 dimensions, expected 1"),
     ("pooling", "max", "pooling is 'max', expected 'sum' or 'mean'"),
+    ("small_tables", "often", "small_tables is 'often', expected 'auto', 'never' or 'always'"),
     (
         "output_dtype",
         "float64",
@@ -139,6 +140,7 @@ def verify(operator: str, arguments: dict[str, Any], name: str, value: Any, mess
         "bounds_mode": "warning",
         "vbe_max_batch": 0,
         "vbe_output_numel": 0,
+        "small_tables": "auto",
     }
     ordered = {
         key: (arguments | {name: value}).get(key, ordered[key]) for key in ARGUMENTS[operator]

@@ -30,7 +30,7 @@ class HostKernel:
     def __call__(
         self,
         blocks: int,
-        arguments: Sequence[ctypes.c_void_p | ctypes.c_int | ctypes.c_longlong],
+        arguments: Sequence[ctypes.c_void_p | ctypes.c_int | ctypes.c_longlong | ctypes.c_float],
         side_by_side: int,
     ) -> None:
         """Run ``blocks`` blocks, so many of them at a time; the two appended pointers are null.

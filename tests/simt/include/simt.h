@@ -23,7 +23,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __shared__ static thread_local
 
 namespace simt {
@@ -225,6 +225,9 @@ inline int __popc(unsigned value) { return __builtin_popcount(value); }
 inline int __ffs(unsigned value) { return __builtin_ffs(static_cast<int>(value)); }
 inline unsigned atomicAdd(unsigned* address, unsigned value) {
   return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
+}
+inline unsigned atomicOr(unsigned* address, unsigned value) {
+  return __atomic_fetch_or(address, value, __ATOMIC_RELAXED);
 }
 
 #define SIMT_KERNEL(kernel)                                                               \
