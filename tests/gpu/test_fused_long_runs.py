@@ -93,7 +93,7 @@ OPTIONS: list[dict[str, Any]] = [
 def test_every_variant_has_the_bits_of_two_launches(weights, gradient, factored, device):
     dtype = DTYPES[weights]
     for options in OPTIONS:
-        numbers = {
+        numbers: dict[str, Any] = {
             name: torch.tensor([options[name]], device=device)
             for name in ("gradient_scale", "found_inf")
             if name in options

@@ -60,7 +60,7 @@ def verify(
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("optimizer", [SGD, ROWWISE_ADAGRAD], ids=lambda o: o.name)
 def test_one_run(triton_interpreter: Interpreter, optimizer: Optimizer, length: int) -> None:
-    problem = Problem((table(length),), optimizer, batch=50)
+    problem = Problem((table(length),), optimizer, batch=500)
     verify(triton_interpreter, Update(problem))
 
 
