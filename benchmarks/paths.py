@@ -65,7 +65,7 @@ def _one_table(rows: int, dim: int) -> Case:
     return Case("path", 1, 8192, 100, (dim,), rows, "uniform", goal=False)
 
 
-_LENGTHS = (4, 8, 16, 32, 64, 100, 256)
+_LENGTHS = (1, 4, 8, 16, 32, 64, 100, 256)
 _BATCHES = (64, 512, 2048, 8192, 32768, 131072)
 _SMALL_FORWARD = ("small table, forward", "forward", "small_tables")
 _SMALL_UPDATE = ("small table, backward", "backward_update", "small_tables")
@@ -83,6 +83,9 @@ SWEEPS = (
             (torch.bfloat16, 64, 64),
             (torch.bfloat16, 64, 128),
             (torch.bfloat16, 64, 256),
+            (torch.float16, 64, 255),
+            (torch.bfloat16, 64, 127),
+            (torch.bfloat16, 256, 64),
             (torch.bfloat16, 256, 128),
         )
     ),
