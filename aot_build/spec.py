@@ -190,7 +190,7 @@ class RowLoad(Table):
 
 
 class Limits(Table):
-    """Upper bounds, and a lower one of the theoretical occupancy; an absent one does not bind."""
+    """Upper bounds; lower ones of the theoretical occupancy and of what orders memory. An absent one does not bind."""
 
     registers: int | None = Field(default=None, ge=1)
     spill_bytes: int | None = Field(default=None, ge=0)
@@ -198,6 +198,8 @@ class Limits(Table):
     shared_bytes: int | None = Field(default=None, ge=0)
     cubin_bytes: int | None = Field(default=None, ge=1)
     occupancy_percent: int | None = Field(default=None, ge=1, le=100)
+    fences: int | None = Field(default=None, ge=1)
+    ordered: int | None = Field(default=None, ge=1)
 
 
 class Budget(Table):

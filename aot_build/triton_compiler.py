@@ -53,6 +53,13 @@ class TritonCompiler:
             Exception: whatever Triton or ptxas raises.
             BuildError: the result is not what the launcher can run.
         """
+        log = io.StringIO()
+        with contextlib.redirect_stdout(log):
+            compiled = self.translate(job)
+        return self._record(compiled, log.getvalue())
+
+    def translate(self, job: Job) -> Any:
+        """Triton's result for one variant, which has every stage of it in ``asm``; ptxas' log goes to stdout."""
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
@@ -68,12 +75,9 @@ class TritonCompiler:
             },
         )
         options = {**job.options, "maxnreg": job.options["maxnreg"] or None, "num_ctas": 1}
-        log = io.StringIO()
-        with contextlib.redirect_stdout(log):
-            compiled = triton.compile(
-                source, target=GPUTarget("cuda", self.arch.capability, 32), options=options
-            )
-        return self._record(compiled, log.getvalue())
+        return triton.compile(
+            source, target=GPUTarget("cuda", self.arch.capability, 32), options=options
+        )
 
     def _record(self, compiled: Any, log: str) -> tuple[CubinRecord, bytes]:
         cubin: bytes = compiled.asm["cubin"]

@@ -8,8 +8,9 @@ from .cubin import CubinRecord
 from .machine_code import MachineCode
 from .plan import Build, KernelPlan
 
-# The one limit that is a lower bound.
+# The limits that are lower bounds. A lost fence fails no numeric test, or one in a million.
 LEAST_OCCUPANCY = "occupancy_percent"
+LEAST_COUNTS = ("fences", "ordered")
 
 
 def check_variant(
@@ -56,6 +57,7 @@ def _check_limits(build: Build, record: CubinRecord, code: MachineCode) -> Itera
         "shared_bytes": record.shared_bytes,
         "cubin_bytes": record.cubin_bytes,
     }
+    counts = {"fences": code.sass.fences, "ordered": code.sass.ordered}
     for name, limit in build.limits.items():
         if name == LEAST_OCCUPANCY:
             found = code.occupancy
@@ -64,5 +66,8 @@ def _check_limits(build: Build, record: CubinRecord, code: MachineCode) -> Itera
                     f"budget missed: occupancy = {found.percent:g} %, limited by {found.limited_by};"
                     f" allowed: at least {limit} %"
                 )
+        elif name in LEAST_COUNTS:
+            if counts[name] < limit:
+                yield f"budget missed: {name} = {counts[name]}; allowed: at least {limit}"
         elif used[name] > limit:
             yield f"budget exceeded: {name} = {used[name]}; allowed: at most {limit}"

@@ -198,6 +198,8 @@ class Training:
             "hoisted": Step(
                 forward_and_transpose, lambda _, s: update(s, transposed=transposed.pop())
             ),
+            "fused": Step(forward, lambda _, s: update(s, fused_long_runs="always")),
+            "two launches": Step(forward, lambda _, s: update(s, fused_long_runs="never")),
             "stochastic": Step(forward, lambda _, s: update(s, rounding_seed=seed)),
         }
         if len(module.table_specs) == 1 and not weighted:

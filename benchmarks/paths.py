@@ -65,8 +65,14 @@ def _one_table(rows: int, dim: int) -> Case:
     return Case("path", 1, 8192, 100, (dim,), rows, "uniform", goal=False)
 
 
+def _large_table(dim: int) -> Case:
+    return Case("path", 1, 8192, 20, (dim,), 1_000_000, "zipf", goal=False)
+
+
 _LENGTHS = (1, 4, 8, 16, 32, 64, 100, 256)
 _BATCHES = (64, 512, 2048, 8192, 32768, 131072)
+_ROWS = (128, 512, 2048, 4096, 8192, 65536)
+_LONG_RUNS = ("fused long runs", "backward_update", "fused_long_runs")
 _SMALL_FORWARD = ("small table, forward", "forward", "small_tables")
 _SMALL_UPDATE = ("small table, backward", "backward_update", "small_tables")
 
@@ -100,6 +106,19 @@ SWEEPS = (
         )
     ),
     Sweep(*_SMALL_UPDATE, _one_table(64, 128), "batch", _BATCHES),
+    # 819,200 lookups of few rows or many: runs of many chunks, of few, of none.
+    *(
+        Sweep(*_LONG_RUNS, _one_table(8192, dim), "rows", _ROWS, dtype, weighted)
+        for dtype, dim, weighted in (
+            (torch.float16, 64, False),
+            (torch.float16, 128, False),
+            (torch.float16, 128, True),
+            (torch.float16, 256, False),
+            (torch.float32, 128, False),
+        )
+    ),
+    # A few rows of a large table are popular.
+    Sweep(*_LONG_RUNS, _large_table(128), "batch", _BATCHES),
 )
 
 

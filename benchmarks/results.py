@@ -88,8 +88,8 @@ class OptionRow:
     """Steps by the operators, without autograd, ms.
 
     Keys of ``times`` are "plain", and what is done otherwise: "hoisted" transposes the indices after the forward,
-    "stochastic" rounds by chance, "general" forbids the kernels of a small table, where there is one table; then
-    "forward", "backward" and "both".
+    "fused" and "two launches" ask for one launch that sums and updates long runs and for two, "stochastic" rounds by
+    chance, "general" forbids the kernels of a small table, where there is one table; then "forward", "backward" and "both".
     """
 
     case: str

@@ -110,6 +110,12 @@ int tbe_aot_partials_bytes(int64_t lookups, const int64_t* layout, size_t layout
       [&] { *bytes = tbe_aot::partials_bytes(lookups, tbe_aot::Layout(layout, layout_size)); });
 }
 
+int tbe_aot_counters_bytes(const tbe_aot::BackwardUpdateRequest* request, const int64_t* layout,
+                           size_t layout_size, int64_t* bytes) {
+  return guarded(
+      [&] { *bytes = tbe_aot::counters_bytes(*request, tbe_aot::Layout(layout, layout_size)); });
+}
+
 int tbe_aot_plan_check_bounds(const tbe_aot::CheckBoundsRequest* request, tbe_aot_plan** plan) {
   return guarded([&] {
     auto made = std::make_unique<tbe_aot_plan>();

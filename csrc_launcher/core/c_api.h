@@ -58,6 +58,9 @@ TBE_AOT_EXPORT int tbe_aot_transpose_scratch_bytes(const tbe_aot::TransposeReque
                                                    int64_t* bytes);
 TBE_AOT_EXPORT int tbe_aot_partials_bytes(int64_t lookups, const int64_t* layout,
                                           size_t layout_size, int64_t* bytes);
+TBE_AOT_EXPORT int tbe_aot_counters_bytes(const tbe_aot::BackwardUpdateRequest* request,
+                                          const int64_t* layout, size_t layout_size,
+                                          int64_t* bytes);
 TBE_AOT_EXPORT const tbe_aot::Plan* tbe_aot_plan_get(const tbe_aot_plan* plan);
 TBE_AOT_EXPORT size_t tbe_aot_plan_reason_count(const tbe_aot_plan* plan);
 TBE_AOT_EXPORT const char* tbe_aot_plan_reason(const tbe_aot_plan* plan, size_t index);

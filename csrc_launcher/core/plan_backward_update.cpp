@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <limits>
+#include <string>
 
 #include "core/axis_values.h"
 #include "core/error.h"
+#include "core/fused_long_runs.h"
 #include "core/kernel_lookup.h"
 #include "core/launch_chain.h"
 #include "core/launch_limits.h"
@@ -17,6 +19,7 @@ namespace tbe_aot {
 namespace {
 
 using generated::kAdvanceCountersKernel;
+using generated::kSumAndUpdateLongRunsKernel;
 using generated::kSumChunksKernel;
 using generated::kUpdateLongRunsKernel;
 using generated::kUpdateShortRunsKernel;
@@ -78,11 +81,31 @@ int32_t widest_bucket(const Layout& layout) {
   return widest;
 }
 
+// Whether the launches of a group are aligned; `generic_reason`: what why_all_generic() says.
+bool is_aligned(const FeatureGroup& group, const char* generic_reason) {
+  return group.aligned == 2 && generic_reason == nullptr;
+}
+
+// One memset clears the counters, and before a transposition what that needs cleared.
+void clear_counters(Plan& plan, const BackwardUpdateRequest& request, const Layout& layout) {
+  const int64_t bytes = counters_bytes(request, layout);
+  if (bytes == 0) return;
+  if (plan.clear.bytes > 0 &&
+      static_cast<const unsigned char*>(request.counters) + bytes != plan.clear.address) {
+    fail("the counters, ", bytes, " bytes at ", request.counters,
+         ", do not end where the scratch memory of the transposition starts, at ",
+         plan.clear.address);
+  }
+  plan.clear.address = request.counters;
+  plan.clear.bytes += static_cast<size_t>(bytes);
+}
+
 // One launch of each kernel that updates serves one of these.
 struct Group {
   FeatureGroup features;
   int64_t first_slot;
   bool aligned;
+  const char* why_two_launches;  // For long runs; null: they take one.
 };
 
 // The launches of one call.
@@ -119,10 +142,16 @@ class Update {
 
   // The widest rows first: they take longest, and narrower ones fill the device beside their end.
   void add_groups() {
+    // There may be some, as far as the host knows.
     const bool long_runs = request_.lookups >= kChunk;
-    if (long_runs) for_groups([this](const Group& group) { add_sum_chunks(group); });
+    for_groups([this, long_runs](const Group& group) {
+      if (long_runs && group.why_two_launches == nullptr) add_fused_long_runs(group);
+      if (long_runs && group.why_two_launches != nullptr) add_sum_chunks(group);
+    });
     for_groups([this](const Group& group) { add_short_runs(group); });
-    if (long_runs) for_groups([this](const Group& group) { add_long_runs(group); });
+    for_groups([this, long_runs](const Group& group) {
+      if (long_runs && group.why_two_launches != nullptr) add_long_runs(group);
+    });
   }
 
  private:
@@ -133,7 +162,9 @@ class Update {
       const FeatureGroup features = layout_.group(i);
       end -= features.feature_count;
       if (features.feature_count == 0) continue;
-      body(Group{features, end, features.aligned == 2 && generic_reason_ == nullptr});
+      const bool aligned = is_aligned(features, generic_reason_);
+      const char* why = why_two_launches(request_, layout_, features, aligned);
+      body(Group{features, end, aligned, why});
     }
   }
 
@@ -146,7 +177,7 @@ class Update {
     return std::min<int64_t>(int64_t{per_multiprocessor} * request_.multiprocessors, most);
   }
 
-  // What the three kernels take under the same names.
+  // What all of these kernels take under the same names.
   template <typename Args>
   Args common_args(const Group& group) const {
     Args args{};
@@ -178,18 +209,14 @@ class Update {
   }
 
   template <typename Args>
-  void set_optimizer_args(Args& args) const {
+  void set_step_args(Args& args) const {
     args.weights = request_.weights;
     args.momentum1 = request_.momentum1;
-    args.momentum2 = request_.momentum2;
     args.learning_rate = request_.learning_rate;
-    args.step = request_.step;
     args.found_inf = request_.found_inf;
     args.rounding_seed = request_.rounding_seed;
     args.run_rows = section(format_.run_rows);
     args.eps = request_.eps;
-    args.beta1 = request_.beta1;
-    args.beta2 = request_.beta2;
     args.l2_decay = request_.l2_decay;
     args.decoupled_decay = request_.decoupled_decay;
     // Variants of `rowwise` serve SGD too, which has no state.
@@ -198,11 +225,21 @@ class Update {
     args.checked = request_.found_inf != nullptr ? 1 : 0;
   }
 
+  // Of kernels that know all optimizers.
+  template <typename Args>
+  void set_optimizer_args(Args& args) const {
+    set_step_args(args);
+    args.momentum2 = request_.momentum2;
+    args.step = request_.step;
+    args.beta1 = request_.beta1;
+    args.beta2 = request_.beta2;
+  }
+
   // Adds a launch. Each waits first, also where only the launch before the last wrote what it
   // reads: the instruction that waits is what makes that memory visible.
   template <typename Args>
   void add(int32_t kernel, const Choice& choice, int64_t grid, const Args& args, const Group& group,
-           const char* purpose) {
+           const char* purpose, const std::string& why = {}) {
     chain_.add(kernel, choice, grid, 1, args, /*waits_first=*/true);
     if (chain_.explains()) {
       chain_.explain(purpose, " of ", group.features.feature_count, " features of bucket ",
@@ -210,8 +247,25 @@ class Update {
                      describe_row_alignment(group.features, generic_reason_),
                      why_not_small_ == nullptr
                          ? ""
-                         : join("; not the small table's kernels because ", why_not_small_));
+                         : join("; not the small table's kernels because ", why_not_small_),
+                     why);
     }
+  }
+
+  void add_fused_long_runs(const Group& group) {
+    const Choice choice = choose_fused_long_runs(request_, group.features);
+    const auto constants = generated::sum_and_update_long_runs_constants(*choice.info);
+    check_chunk(choice, constants.CHUNK);
+    auto args = common_args<generated::SumAndUpdateLongRunsArgs>(group);
+    set_gradient_args(args);
+    set_chunk_args(args);
+    set_step_args(args);
+    args.counters = request_.counters;
+    add(kSumAndUpdateLongRunsKernel, choice, programs(constants.PROGRAMS_PER_SM, format_.chunks),
+        args, group, "the sums of the chunks of long runs and one step for each of their rows",
+        request_.fused_long_runs == FusedLongRuns::kAlways
+            ? "; one launch because fused_long_runs is always"
+            : "; one launch because a kernel does both for such rows");
   }
 
   void add_sum_chunks(const Group& group) {
@@ -229,7 +283,8 @@ class Update {
     set_gradient_args(args);
     set_chunk_args(args);
     add(kSumChunksKernel, choice, programs(constants.PROGRAMS_PER_SM, format_.chunks), args, group,
-        "the sums of the chunks of long runs");
+        "the sums of the chunks of long runs",
+        chain_.explains() ? join("; two launches because ", group.why_two_launches) : "");
   }
 
   void add_short_runs(const Group& group) {
@@ -289,6 +344,21 @@ int64_t partials_bytes(int64_t lookups, const Layout& layout) {
   return ceil_div(lookups, kChunk) * widest_bucket(layout) * static_cast<int64_t>(sizeof(float));
 }
 
+int64_t counters_bytes(const BackwardUpdateRequest& request, const Layout& layout) {
+  if (request.lookups < kChunk) return 0;
+  const char* generic_reason = why_all_generic(request, layout);
+  bool any = false;
+  for (size_t i = 0; i < layout.group_count(); ++i) {
+    const FeatureGroup group = layout.group(i);
+    any |= group.feature_count > 0 &&
+           why_two_launches(request, layout, group, is_aligned(group, generic_reason)) == nullptr;
+  }
+  if (!any) return 0;
+  return ceil_div(ceil_div(request.lookups, kChunk) * static_cast<int64_t>(sizeof(int32_t)),
+                  kVectorBytes) *
+         kVectorBytes;
+}
+
 Plan plan_backward_update(const BackwardUpdateRequest& request, const Layout& layout,
                           Reasons* reasons) {
   check(request);
@@ -301,6 +371,7 @@ Plan plan_backward_update(const BackwardUpdateRequest& request, const Layout& la
   if (general && request.transpose != nullptr) {
     add_transpose(plan, chain, *request.transpose, layout);
   }
+  if (general) clear_counters(plan, request, layout);
   Update update(request, layout, chain, is_small_table(layout) ? why_not_small : nullptr);
   update.add_counters();
   if (general) update.add_groups();

@@ -112,6 +112,10 @@ Plan plan_transpose(const TransposeRequest& request, const Layout& layout,
 
 enum class Optimizer : int32_t;  // core/optimizers.h
 
+// Whether one launch sums the chunks of long runs and updates their rows, where there is a kernel
+// for that. The bits are those of two launches.
+enum class FusedLongRuns : int32_t { kAuto, kNever, kAlways };
+
 struct BackwardUpdateRequest {
   int32_t arch = 0;
   int32_t multiprocessors = 1;  // Of the device, from device_multiprocessors().
@@ -134,6 +138,9 @@ struct BackwardUpdateRequest {
   const void* transposed = nullptr;      // As transposed_format.h says.
   void* partials = nullptr;  // partials_bytes() bytes or, unless that is 0, small_table_bytes(), at
                              // a multiple of 16.
+  // counters_bytes() bytes, cleared by the plan; directly before the scratch memory of `transpose`,
+  // where that is given, which is cleared with them.
+  void* counters = nullptr;
 
   int64_t lookups = 0;  // N
   int64_t total_bags = 0;
@@ -146,6 +153,7 @@ struct BackwardUpdateRequest {
   float clip = 0;  // 0: none.
 
   SmallTables small_tables = SmallTables::kAuto;
+  FusedLongRuns fused_long_runs = FusedLongRuns::kAuto;
 
   // Planned first, where given: what writes `transposed`.
   const TransposeRequest* transpose = nullptr;
@@ -157,6 +165,10 @@ int64_t partials_bytes(int64_t lookups, const Layout& layout);
 // How much memory an update works in that the kernels of a small table make, which transposes
 // nothing; 0 where they do not run. Looks at all of the request but `transposed` and `partials`.
 int64_t small_table_bytes(const BackwardUpdateRequest& request, const Layout& layout);
+
+// How much memory the counts of chunks take: a multiple of 16; 0 where no group sums and updates
+// long runs in one launch. Looks at all of the request but memory that a call works in.
+int64_t counters_bytes(const BackwardUpdateRequest& request, const Layout& layout);
 
 // Whether there are kernels for a gradient of that dtype; others are widened to fp32 before.
 constexpr bool has_gradient_variants(Dtype weight_dtype, Dtype gradient_dtype) {

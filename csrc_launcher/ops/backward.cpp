@@ -62,6 +62,7 @@ rules::BackwardUpdateArguments read_update(BoxedArguments& boxed) {
   in.transposed = boxed.tensor(rules::kBackwardUpdateTransposed).info();
   in.rounding_seed = boxed.tensor(rules::kBackwardUpdateRoundingSeed).info();
   in.small_tables = boxed.string(rules::kBackwardUpdateSmallTables);
+  in.fused_long_runs = boxed.string(rules::kBackwardUpdateFusedLongRuns);
   if (aoti_torch_grad_mode_is_enabled()) {
     in.grad_output.requires_grad = boxed.tensor(rules::kBackwardUpdateGradOutput).requires_grad();
     in.weights.requires_grad = boxed.tensor(rules::kBackwardUpdateWeights).requires_grad();
@@ -190,6 +191,7 @@ BackwardUpdateRequest describe_update(BoxedArguments& boxed,
                                                  std::numeric_limits<float>::denorm_min())
                                       : 0.0f;
   request.small_tables = to_small_tables(in.small_tables);
+  request.fused_long_runs = to_fused_long_runs(in.fused_long_runs);
   return request;
 }
 
@@ -223,15 +225,17 @@ void launch_update(BackwardUpdateRequest& request, TransposeRequest& transpose,
       transposed_bytes = round_up(format.numel * static_cast<int64_t>(sizeof(int32_t)));
       scratch_bytes = transpose_scratch_bytes(transpose, layout);
     }
+    const int64_t counts_bytes = counters_bytes(request, layout);
     const int64_t sums_bytes = partials_bytes(request.lookups, layout);
-    workspace = empty_words(transposed_bytes + scratch_bytes + sums_bytes, where);
+    workspace = empty_words(transposed_bytes + counts_bytes + scratch_bytes + sums_bytes, where);
     auto* start = static_cast<unsigned char*>(workspace.mutable_data());
     if (request.transposed == nullptr) {
       transpose.transposed = start;
-      transpose.scratch = start + transposed_bytes;
+      transpose.scratch = start + transposed_bytes + counts_bytes;
       request.transposed = start;
     }
-    request.partials = start + transposed_bytes + scratch_bytes;
+    request.counters = start + transposed_bytes;
+    request.partials = start + transposed_bytes + counts_bytes + scratch_bytes;
   }
   run(plan_backward_update(request, layout), device, stream);
 }

@@ -37,6 +37,13 @@ inline SmallTables to_small_tables(std::string_view name) {
   return SmallTables::kAuto;
 }
 
+// A `fused_long_runs` argument.
+inline FusedLongRuns to_fused_long_runs(std::string_view name) {
+  if (name == "never") return FusedLongRuns::kNever;
+  if (name == "always") return FusedLongRuns::kAlways;
+  return FusedLongRuns::kAuto;
+}
+
 // What indices and offsets are read as: the indices' dtype, or int64. Offsets go up to N. The CPU
 // looks at them, and must not see one beyond int32 wrap around.
 inline TensorDtype lookup_dtype(const TensorInfo& indices, const TensorInfo& offsets) {

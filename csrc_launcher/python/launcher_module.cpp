@@ -286,6 +286,13 @@ int64_t partials_bytes(int64_t lookups, const std::vector<int64_t>& layout) {
   return bytes;
 }
 
+int64_t counters_bytes(const tbe_aot::BackwardUpdateRequest& request,
+                       const std::vector<int64_t>& layout) {
+  int64_t bytes = 0;
+  check(tbe_aot_counters_bytes(&request, layout.data(), layout.size(), &bytes));
+  return bytes;
+}
+
 // --- Devices
 // ---------------------------------------------------------------------------------------
 
@@ -484,6 +491,7 @@ PYBIND11_MODULE(_launcher, module) {
   module.def("plan_transpose", &make_plan<tbe_aot_plan_transpose, tbe_aot::TransposeRequest>,
              "request"_a, "layout"_a);
   module.def("partials_bytes", &partials_bytes, "lookups"_a, "layout"_a);
+  module.def("counters_bytes", &counters_bytes, "request"_a, "layout"_a);
   module.def("plan_backward_update", &plan_backward_update, "request"_a, "layout"_a,
              "transpose"_a = nullptr);
   module.def(

@@ -24,14 +24,16 @@ Optimizer find_optimizer(const std::string& name) {
   }
 }
 
-// By the number of the value.
-constexpr const char* kSmallTables[] = {"auto", "never", "always"};
+// Whether a narrow path is taken, by the number of the value.
+constexpr const char* kPathChoices[] = {"auto", "never", "always"};
 
-SmallTables find_small_tables(const std::string& name) {
-  for (size_t i = 0; i < std::size(kSmallTables); ++i) {
-    if (name == kSmallTables[i]) return static_cast<SmallTables>(i);
+// `argument`: its name.
+template <typename Choice>
+Choice find_path_choice(const char* argument, const std::string& name) {
+  for (size_t i = 0; i < std::size(kPathChoices); ++i) {
+    if (name == kPathChoices[i]) return static_cast<Choice>(i);
   }
-  throw py::value_error("no small_tables '" + name + "'; allowed are auto, never, always");
+  throw py::value_error(join("no ", argument, " '", name, "'; allowed are auto, never, always"));
 }
 
 // How a field looks in Python, and back. Most look as they are.
@@ -68,8 +70,19 @@ struct Convert<Optimizer> {
 template <>
 struct Convert<SmallTables> {
   using Shown = std::string;
-  static Shown show(SmallTables value) { return kSmallTables[static_cast<size_t>(value)]; }
-  static SmallTables read(const Shown& value) { return find_small_tables(value); }
+  static Shown show(SmallTables value) { return kPathChoices[static_cast<size_t>(value)]; }
+  static SmallTables read(const Shown& value) {
+    return find_path_choice<SmallTables>("small_tables", value);
+  }
+};
+
+template <>
+struct Convert<FusedLongRuns> {
+  using Shown = std::string;
+  static Shown show(FusedLongRuns value) { return kPathChoices[static_cast<size_t>(value)]; }
+  static FusedLongRuns read(const Shown& value) {
+    return find_path_choice<FusedLongRuns>("fused_long_runs", value);
+  }
 };
 
 // A class whose constructor takes the arch and any other field by its name. What is not given is as
@@ -187,6 +200,7 @@ void bind_requests(py::module_& module) {
       .field("features", &Update::features)
       .field("transposed", &Update::transposed)
       .field("partials", &Update::partials)
+      .field("counters", &Update::counters)
       .field("lookups", &Update::lookups)
       .field("total_bags", &Update::total_bags)
       .field("gradient_numel", &Update::gradient_numel)
@@ -196,7 +210,8 @@ void bind_requests(py::module_& module) {
       .field("l2_decay", &Update::l2_decay)
       .field("decoupled_decay", &Update::decoupled_decay)
       .field("clip", &Update::clip)
-      .field("small_tables", &Update::small_tables);
+      .field("small_tables", &Update::small_tables)
+      .field("fused_long_runs", &Update::fused_long_runs);
 
   using Gradient = SampleWeightsGradientRequest;
   Binding<Gradient>(module, "SampleWeightsGradientRequest")

@@ -2,12 +2,13 @@
 
 What they return depends on the lookups of the run alone. Kernels that shall agree to the bit use them with equal
 constants; `sum_chunk` also with equal `num_warps`, because the rows of its tile are added in the order of their layout.
+Its product and sum are one fma in the source: whether a compiler joins the two depends on what else is in the kernel.
 """
 
 import triton
 import triton.language as tl
 
-from common.gradients import load_factors, load_gradients, share_of_lookups
+from common.gradients import clamp_gradients, load_factors, load_gradients, unscaled_factors
 
 
 @triton.jit
@@ -42,7 +43,8 @@ def sum_chunk(
             position = tl.load(positions + lookup, mask=live, other=0)
             gradients = load_gradients(gradient, position, live, in_row, column, UNIT)
             factor = load_factors(factors, lookup, live, FACTORED)
-            total += share_of_lookups(gradients, factor, limit, unscale, FACTORED)
+            value = clamp_gradients(gradients, limit)
+            total = tl.fma(value, unscaled_factors(factor, unscale, FACTORED), total)
             lookup += ROWS
     return tl.sum(total, axis=0)
 

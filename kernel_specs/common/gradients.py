@@ -37,13 +37,25 @@ def load_factors(factors, lookup, live, FACTORED: tl.constexpr):
 
 
 @triton.jit
-def share_of_lookups(gradients, factor, limit, unscale, FACTORED: tl.constexpr):
-    """[lookups, columns] fp32: loaded gradients, clamped to ``limit``, times ``unscale`` and ``factor`` [lookups].
+def clamp_gradients(gradients, limit):
+    """[lookups, columns] fp32: loaded gradients, clamped to ``limit``. NaN stays NaN."""
+    return tl.clamp(gradients.to(tl.float32), -limit, limit, propagate_nan=tl.PropagateNan.ALL)
 
-    NaN stays NaN. Each is unscaled before it is added: the sum of what is still scaled may be too large for fp32. That
-    costs nothing, product and sum are one instruction.
+
+@triton.jit
+def unscaled_factors(factor, unscale, FACTORED: tl.constexpr):
+    """What clamped gradients are multiplied by: ``unscale``, and ``factor`` [lookups] if FACTORED.
+
+    Each is unscaled before it is added: the sum of what is still scaled may be too large for fp32. That costs nothing,
+    product and sum are one instruction.
     """
-    value = tl.clamp(gradients.to(tl.float32), -limit, limit, propagate_nan=tl.PropagateNan.ALL)
     if FACTORED:
-        return value * (factor * unscale)[:, None]
-    return value * unscale
+        return (factor * unscale)[:, None]
+    else:
+        return unscale
+
+
+@triton.jit
+def share_of_lookups(gradients, factor, limit, unscale, FACTORED: tl.constexpr):
+    """[lookups, columns] fp32: loaded gradients, clamped to ``limit``, times ``unscale`` and ``factor`` [lookups]."""
+    return clamp_gradients(gradients, limit) * unscaled_factors(factor, unscale, FACTORED)

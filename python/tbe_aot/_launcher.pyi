@@ -299,6 +299,8 @@ class BackwardUpdateRequest:
         features: int64 [T, 8].
         transposed: what ``transpose_indices`` returned, or the transposition that is planned first writes.
         partials: ``partials_bytes`` bytes, at a multiple of 16; for the kernels of a small table what they sum up in.
+        counters: ``counters_bytes`` bytes, cleared by the plan; directly before the ``scratch`` of a transposition that
+            is planned first.
         lookups: the number of indices.
         total_bags: bags of all features.
         gradient_numel: elements of the gradient.
@@ -309,6 +311,7 @@ class BackwardUpdateRequest:
         decoupled_decay: weight decay of that mode.
         clip: bound of the gradient's elements; 0 = none.
         small_tables: ``auto``, ``never`` or ``always``, as in the operator.
+        fused_long_runs: likewise.
     """
 
     arch: str
@@ -330,6 +333,7 @@ class BackwardUpdateRequest:
     features: int = 0
     transposed: int = 0
     partials: int = 0
+    counters: int = 0
     lookups: int = 0
     total_bags: int = 0
     gradient_numel: int = 0
@@ -340,9 +344,13 @@ class BackwardUpdateRequest:
     decoupled_decay: float = 0.0
     clip: float = 0.0
     small_tables: str = "auto"
+    fused_long_runs: str = "auto"
 
 def partials_bytes(lookups: int, layout: Sequence[int]) -> int:
     """How much memory the sums of chunks take in ``plan_backward_update``, in bytes."""
+
+def counters_bytes(request: BackwardUpdateRequest, layout: Sequence[int]) -> int:
+    """How much memory the counts of chunks take in ``plan_backward_update``, in bytes."""
 
 def plan_backward_update(
     request: BackwardUpdateRequest,

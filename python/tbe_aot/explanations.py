@@ -132,6 +132,7 @@ def explain_backward(
     transposed: torch.Tensor | None = None,
     rounding_seed: torch.Tensor | None = None,
     small_tables: str = "auto",
+    fused_long_runs: str = "auto",
     *,
     arch: str | None = None,
     multiprocessors: int | None = None,
@@ -175,6 +176,7 @@ def explain_backward(
         transposed,
         rounding_seed,
         small_tables,
+        fused_long_runs,
     )
     native = launcher()
     arch = arch or _arch_of(weights)
@@ -223,8 +225,11 @@ def explain_backward(
         gradient_numel=grad_output.numel(),
         clip=gradient_clip,
         small_tables=small_tables,
+        fused_long_runs=fused_long_runs,
         **counts,
     )
+    # As the operator places them, from address 0 on.
+    transpose.scratch = native.counters_bytes(request, layout)
     plan = native.plan_backward_update(request, layout, None if given(transposed) else transpose)
     notes = []
     if plan.launches and not has_kernels:

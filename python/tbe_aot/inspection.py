@@ -166,6 +166,13 @@ def kernels_of(
         kernels["update_short_runs"] = kernels["per_sample_weights_gradient"] | {
             "optimizer": (OPTIMIZERS[optimizer].kernel_formula,)
         }
+        fused = tuple(b for b in buckets if b in AXES["sum_and_update_long_runs"]["bucket"])
+        if formula == "rowwise" and fused:
+            kernels["sum_and_update_long_runs"] = {
+                "weight_dtype": weights,
+                "gradient_dtype": gradients,
+                "bucket": fused,
+            }
         kernels["advance_counters"] = {}
     return {
         kernel: {axis: _labels(kernel, axis, values) for axis, values in axes.items()}

@@ -26,7 +26,7 @@ from .vbe import vbe_layout
 
 POOLINGS = ("sum", "mean")
 BOUNDS_CHECKS = ("none", "ignore", "warning", "fatal")
-SMALL_TABLES = ("auto", "never", "always")
+PATH_CHOICES = ("auto", "never", "always")
 OUTPUT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -66,6 +66,8 @@ class TableBatchedEmbeddingBags(nn.Module):
             rows and multiply the counts with the table and with the gradient: "auto", where bags are long on average;
             "never"; or "always", where the kernels can. An update whose lookups ``hoist_transpose`` has sorted takes
             the general kernels.
+        fused_long_runs: whether rows with 128 lookups and more are updated in one launch, with the bits of two: "auto",
+            where that was measured to be faster; "never"; or "always", where there is a kernel for that.
         device: of tables and metadata.
 
     Attributes:
@@ -112,13 +114,15 @@ class TableBatchedEmbeddingBags(nn.Module):
         hoist_transpose: bool = False,
         stochastic_rounding: bool = False,
         small_tables: str = "auto",
+        fused_long_runs: str = "auto",
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
         _expect("pooling", pooling, POOLINGS)
         _expect("bounds_check", bounds_check, BOUNDS_CHECKS)
         _expect("output_dtype", output_dtype, OUTPUT_DTYPES)
-        _expect("small_tables", small_tables, SMALL_TABLES)
+        _expect("small_tables", small_tables, PATH_CHOICES)
+        _expect("fused_long_runs", fused_long_runs, PATH_CHOICES)
         tables, frozen = tuple(tables), tuple(frozen)
         feature_tables = None if feature_tables is None else tuple(feature_tables)
         self.table_specs = tables
@@ -139,6 +143,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         self.hoist_transpose = hoist_transpose
         self.stochastic_rounding = stochastic_rounding
         self.small_tables = small_tables
+        self.fused_long_runs = fused_long_runs
         self.pending_updates = no_updates()
         trained = optimizer is not None and not set(self.feature_tables) <= set(frozen)
         self.weights = nn.Parameter(weights, requires_grad=trained)
@@ -368,6 +373,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             batch.transposed if is_current else None,
             buffers.get("rounding_seed"),
             self.small_tables,
+            self.fused_long_runs,
         )
 
     @torch.no_grad()
@@ -595,6 +601,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             rounding_seed=self._buffers.get("rounding_seed"),
             # What has been transposed before is updated by the general kernels.
             small_tables="never" if self.hoist_transpose else self.small_tables,
+            fused_long_runs=self.fused_long_runs,
             arch=arch,
             multiprocessors=multiprocessors,
         )

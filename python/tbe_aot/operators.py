@@ -124,6 +124,7 @@ def _backward_update(
     transposed: torch.Tensor | None = None,
     rounding_seed: torch.Tensor | None = None,
     small_tables: str = "auto",
+    fused_long_runs: str = "auto",
 ) -> None:
     rules.accept_backward_update(
         grad_output,
@@ -153,6 +154,7 @@ def _backward_update(
         transposed,
         rounding_seed,
         small_tables,
+        fused_long_runs,
     )
 
 

@@ -49,6 +49,7 @@ KERNELS = (
     "update_short_runs",
     "sum_chunks",
     "update_long_runs",
+    "sum_and_update_long_runs",
     "per_sample_weights_gradient",
 )
 PAIRS = (("fp32", "fp32"), ("fp16", "fp32"), ("fp16", "fp16"), ("bf16", "fp32"), ("bf16", "bf16"))
@@ -219,6 +220,19 @@ def transpose_calls(device: torch.device) -> Iterator[tuple[str, Training]]:
         yield what, training
 
 
+def update_faults(training: Training) -> list[str]:
+    """Compare an update with float64; where one launch may serve long runs, also with two launches, to the bit."""
+    before = training.snapshot()
+    found = training.check()
+    if training.optimizer.name in ("sgd", "rowwise_adagrad"):
+        updated = training.snapshot()
+        training.restore(before)
+        training.run(fused_long_runs="never")
+        if not training.equals(updated):
+            found.append("other bits with two launches for long runs")
+    return found
+
+
 def transpose_faults(training: Training) -> list[str]:
     """Compare ``transpose_indices`` with torch's sort, and an update that is given it with one that is not."""
     transposed = training.transpose()
@@ -232,7 +246,7 @@ def transpose_faults(training: Training) -> list[str]:
 def run_calls(device: torch.device) -> Iterator[dict[str, Any]]:
     """Make every call."""
     steps = (
-        (update_calls(device), Training.check),
+        (update_calls(device), update_faults),
         (sample_weight_calls(device), Training.sample_weights_faults),
         (transpose_calls(device), transpose_faults),
     )

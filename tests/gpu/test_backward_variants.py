@@ -9,6 +9,8 @@ import pytest
 from tests.gpu import backward_calls, installed
 from tests.gpu.processes import run_program
 
+UPDATES = ("update_short_runs", "sum_chunks", "update_long_runs", "sum_and_update_long_runs")
+
 
 @pytest.fixture(scope="module")
 def outcomes(report_folder):
@@ -41,7 +43,7 @@ def test_a_call_loads_what_its_dtypes_and_alignment_need(outcomes):
     """The names that a call's variants have are those that the call is about."""
     axes = {
         entry["name"]: entry["axes"]
-        for kernel in ("update_short_runs", "sum_chunks", "update_long_runs")
+        for kernel in UPDATES
         for entry in installed.built_variants(kernel)
     }
     names = {"sgd": "rowwise", "rowwise_adagrad": "rowwise", "adagrad": "adagrad", "adam": "adam"}

@@ -121,10 +121,11 @@ def test_gradients_are_unscaled_before_they_are_summed(
     uses: tuple[int, ...],
 ) -> None:
     problem = Problem(
-        (Table(16, uses),), SGD, gradient_value=gradient, gradient_scale=scale, clip=clip
+        (Table(40, uses, 64),), SGD, gradient_value=gradient, gradient_scale=scale, clip=clip
     )
     update = Update(problem)
     update.check(update.run(triton_interpreter))
+    update.check(update.run_fused(triton_interpreter)[0])
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)

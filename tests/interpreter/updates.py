@@ -304,7 +304,24 @@ class Update:
         weights, partials, momentum1, momentum2, _, step, *_ = interpreter.run(*calls)[-1]
         return State(weights, momentum1, momentum2, step, partials)
 
-    def calls(self, inputs: Transposed, programs: int, overlap: int) -> list[KernelCall]:
+    def run_fused(
+        self,
+        interpreter: Interpreter,
+        transposed: Transposed | None = None,
+        programs: int = 2,
+        overlap: int = 0,
+    ) -> tuple[State, torch.Tensor]:
+        """The same with fused long runs; and the counters, with one more than there are chunk slots."""
+        calls = self.calls(transposed or self.transposed(), programs, overlap, fused=True)
+        # An update of short runs has all state but the partial sums.
+        weights, _, momentum1, momentum2, _, step, *_ = (results := interpreter.run(*calls))[-1]
+        fused = [call.kernel for call in calls].index("sum_and_update_long_runs")
+        _, partials, counters, *_ = results[fused]
+        return State(weights, momentum1, momentum2, step, partials), counters
+
+    def calls(
+        self, inputs: Transposed, programs: int, overlap: int, *, fused: bool = False
+    ) -> list[KernelCall]:
         """The launches, on a copy of the state."""
         problem, optimizer = self.problem, self.problem.optimizer
         state = State(*(value.clone() for value in vars(self.before).values()))
@@ -326,6 +343,7 @@ class Update:
             (state.step, seed, found, int(formula == "adam"), stochastic, int(checked), overlap),
             {},
         )
+        counters = torch.zeros(chunk_slots + 1, dtype=torch.int32)
         sums: list[KernelCall] = []
         updates: list[KernelCall] = []
         for first, count, table in self.groups():
@@ -334,8 +352,30 @@ class Update:
             runs = (inputs.run_starts, inputs.run_rows, inputs.run_slots, begins)
             chunks = (inputs.chunk_starts, inputs.chunk_runs)
             moments = (state.momentum1, state.momentum2, rate, state.step, scale, found, seed)
-            sums.append(
-                KernelCall(
+            axes_of_lookups: dict[str, Any] = {
+                "gradient_dtype": problem.gradient_dtype,
+                "factored": problem.factored,
+            }
+            if fused:
+                call = KernelCall(
+                    "sum_and_update_long_runs",
+                    (programs, 1),
+                    (
+                        *(state.weights, state.partials, counters, self.gradient),
+                        *(state.momentum1, rate, scale, found, seed, self.features),
+                        *(inputs.positions, inputs.factors, *runs, *chunks, count, chunk_slots),
+                        *(stride, optimizer.eps, *decays, problem.clip, adagrad, int(scaled)),
+                        *(int(checked), stochastic, overlap),
+                    ),
+                    constants_of(
+                        "sum_and_update_long_runs",
+                        weight_dtype=problem.weight_dtype,
+                        bucket=table.bucket,
+                        **axes_of_lookups,
+                    ),
+                )
+            else:
+                call = KernelCall(
                     "sum_chunks",
                     (programs, 1),
                     (
@@ -344,14 +384,9 @@ class Update:
                         *(begins, *chunks, count, chunk_slots, stride),
                         *(problem.clip, int(scaled), overlap),
                     ),
-                    constants_of(
-                        "sum_chunks",
-                        gradient_dtype=problem.gradient_dtype,
-                        factored=problem.factored,
-                        **axes,
-                    ),
+                    constants_of("sum_chunks", **axes_of_lookups, **axes),
                 )
-            )
+            sums.append(call)
             axes |= {"weight_dtype": problem.weight_dtype, "optimizer": formula}
             updates.append(
                 KernelCall(
@@ -363,14 +398,11 @@ class Update:
                         *(*betas, *decays, problem.clip, adagrad),
                         *(int(scaled), int(checked), stochastic, overlap),
                     ),
-                    constants_of(
-                        "update_short_runs",
-                        gradient_dtype=problem.gradient_dtype,
-                        factored=problem.factored,
-                        **axes,
-                    ),
+                    constants_of("update_short_runs", **axes_of_lookups, **axes),
                 )
             )
+            if fused:
+                continue
             updates.append(
                 KernelCall(
                     "update_long_runs",

@@ -62,6 +62,7 @@ def _update(
         "multiprocessors": MULTIPROCESSORS,
         "weight_dtype": "fp16",
         "optimizer": "rowwise_adagrad",
+        "fused_long_runs": "never",
         **UPDATE_POINTERS,
         "lookups": 10_000,
         "total_bags": 150,
@@ -71,8 +72,23 @@ def _update(
     fields = {**request, **changes}
     shape = fields.pop("layout", shape)
     made = child.launcher.BackwardUpdateRequest(**fields)
+    if "counters" not in changes:
+        made.counters = SCRATCH - child.launcher.counters_bytes(made, shape)
     plan = child.launcher.plan_backward_update(made, shape, before)
     return describe(child, plan), plan.reasons
+
+
+def _cleared(
+    child: Child, changes: dict[str, Any], transpose: dict[str, Any] | None
+) -> tuple[int, int] | None:
+    """(address, bytes) of what the plan of an update clears."""
+    made = child.launcher.BackwardUpdateRequest(
+        arch="sm90", **{"transposed": TRANSPOSED, "total_bags": 150, "lookups": 10_000, **changes}
+    )
+    made.counters = SCRATCH - child.launcher.counters_bytes(made, ONE_GROUP)
+    before = None if transpose is None else _transpose_request(child, transpose, ONE_GROUP[1])
+    clear = child.launcher.plan_backward_update(made, ONE_GROUP, before).clear
+    return None if clear is None else (clear.address, clear.bytes)
 
 
 @pytest.fixture
@@ -356,6 +372,127 @@ def test_the_step_is_counted_for_adam_alone_and_sgd_runs_as_rowwise(update: Any)
         assert launches[-1].args["adagrad"] == int(optimizer == "rowwise_adagrad")
 
 
+def test_long_runs_in_one_launch(update: Any) -> None:
+    shape = layout((64, 2, 3), (128, 2, 2), total_rows=10_000)
+    options = {"factored": True, "gradient_scale": 16, "clip": 3.0, "eps": 0.5, "found_inf": 32}
+    launches, reasons = update(shape, fused_long_runs="auto", **options)
+    assert names(launches) == [*["sum_and_update_long_runs"] * 2, *["update_short_runs"] * 2]
+    assert [launch.variant for launch in launches[:2]] == [
+        "sum_and_update_long_runs__fp16_fp32_d128_factored",
+        "sum_and_update_long_runs__fp16_fp32_d64_factored",
+    ]
+    two, _ = update(shape, **options)
+    assert names(two) == [
+        kernel
+        for kernel in ("sum_chunks", "update_short_runs", "update_long_runs")
+        for _ in range(2)
+    ]
+    counters = SCRATCH - ceil(4 * ceil(10_000 / 128), 16)
+    for fused, sums, long in zip(launches[:2], two[:2], two[4:], strict=True):
+        # The same numbers and memory as the two kernels, and the counters.
+        both = {**sums.args, **long.args, "overlap": fused.args["overlap"]}
+        assert fused.args == {
+            **{name: both[name] for name in fused.args if name in both},
+            "counters": counters,
+        }
+        chunks = ceil(10_000 / 128)
+        programs = fused.constants["PROGRAMS_PER_SM"] * MULTIPROCESSORS
+        assert fused.grid == (min(chunks, programs), 1, 1)
+    assert reasons[0].endswith("; one launch because a kernel does both for such rows")
+    assert all(launch.args["overlap"] & WAIT_FIRST for launch in launches[1:])
+
+
+def test_groups_of_one_call_take_one_launch_or_two(update: Any) -> None:
+    shape = layout((16, 2, 1), (64, 1, 1), (64, 2, 1), (256, 2, 1), total_rows=10_000)
+    launches, reasons = update(shape, fused_long_runs="auto")
+    fused = "sum_and_update_long_runs"
+    assert names(launches) == [
+        *[fused, fused, "sum_chunks", "sum_chunks"],
+        *["update_short_runs"] * 4,
+        *["update_long_runs"] * 2,
+    ]
+    assert [reason.rpartition("; ")[2] for reason in reasons[:4]] == [
+        "one launch because a kernel does both for such rows",
+        "one launch because a kernel does both for such rows",
+        "two launches because no kernel does both for generic rows",
+        "two launches because no kernel does both for this bucket",
+    ]
+    slots = [launch.args["run_begins"] for launch in launches]
+    assert slots[:4] == slots[4:8]
+    assert slots[8:] == slots[2:4]
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes", "why"),
+    [
+        (ONE_GROUP, {}, None),
+        (ONE_GROUP, {"fused_long_runs": "never"}, "fused_long_runs is never"),
+        (ONE_GROUP, {"optimizer": "sgd"}, None),
+        (ONE_GROUP, {"optimizer": "adagrad"}, "no kernel does both for this optimizer"),
+        (ONE_GROUP, {"optimizer": "adam"}, "no kernel does both for this optimizer"),
+        (ONE_GROUP, {"weights": 0x6002}, "no kernel does both for generic rows"),
+        (ONE_GROUP, {"gradient": 0x7004}, "no kernel does both for generic rows"),
+        (layout((32, 2, 3), total_rows=10_000), {}, "no kernel does both for this bucket"),
+        (layout((512, 2, 3), total_rows=10_000), {}, "no kernel does both for this bucket"),
+        (layout((256, 2, 3), total_rows=10_000), {}, None),
+        (
+            layout((256, 2, 3), total_rows=10_000),
+            {"factored": True},
+            "no kernel does both for gradients with a factor in this bucket",
+        ),
+    ],
+)
+def test_when_long_runs_take_one_launch(
+    update: Any, shape: list[int], changes: dict[str, Any], why: str | None
+) -> None:
+    for choice in ("auto", "always"):
+        launches, reasons = update(shape, **{"fused_long_runs": choice, **changes})
+        assert ("sum_and_update_long_runs" in names(launches)) == (why is None)
+        assert ("sum_chunks" in names(launches)) == (why is not None)
+        if why is not None:
+            assert sum(reason.endswith(f"; two launches because {why}") for reason in reasons) == 1
+
+
+def test_rows_of_many_chunks_take_two_launches_unless_asked(update: Any) -> None:
+    fused = "sum_and_update_long_runs"
+    few = layout((128, 2, 3), total_rows=100)
+    assert fused in names(update(few, fused_long_runs="auto", lookups=12_799)[0])
+    launches, reasons = update(few, fused_long_runs="auto", lookups=12_800)
+    assert fused not in names(launches)
+    assert reasons[0].endswith("; two launches because nearly all rows have runs of many chunks")
+    launches, reasons = update(few, fused_long_runs="always", lookups=12_800)
+    assert fused in names(launches)
+    assert reasons[0].endswith("; one launch because fused_long_runs is always")
+
+
+def test_one_memset_clears_all_that_is_counted(shared: Process, transpose: Any) -> None:
+    counters = ceil(4 * ceil(10_000 / 128), 16)
+    _, _, (_, scratch), _ = transpose()
+    fused = {"fused_long_runs": "always"}
+    assert shared.run(_cleared, fused, None) == (SCRATCH - counters, counters)
+    assert shared.run(_cleared, fused, {}) == (SCRATCH - counters, counters + scratch)
+    assert shared.run(_cleared, {"fused_long_runs": "never"}, {}) == (SCRATCH, scratch)
+    assert shared.run(_cleared, {"fused_long_runs": "never"}, None) is None
+    assert shared.run(_cleared, {**fused, "lookups": 127}, None) is None
+    assert shared.run(_cleared, {**fused, "total_bags": 0}, {}) is None
+
+
+def test_counters_elsewhere_are_refused(update: Any) -> None:
+    message = "the counters, 320 bytes at 0x[0-9a-f]+, do not end where the scratch memory"
+    with pytest.raises(RuntimeError, match=message):
+        update(fused_long_runs="always", transpose={}, counters=SCRATCH)
+
+
+def _unknown_choice(child: Child) -> str:
+    return error_of(lambda: _update(child, ONE_GROUP, {"fused_long_runs": "one"}, None))
+
+
+def test_unknown_choice_of_long_runs(shared: Process) -> None:
+    assert shared.run(_unknown_choice) == (
+        "no fused_long_runs 'one'; allowed are auto, never, always"
+    )
+
+
 def test_launches_of_an_update_overlap(update: Any) -> None:
     two = layout((16, 2, 1), (128, 2, 3), total_rows=10_000)
 
@@ -533,14 +670,18 @@ def _variants_of_all_cells(child: Child, kernel: str, cells: list[dict[str, Any]
             "gradient_dtype": axes.get("gradient_dtype", "fp32"),
             "factored": axes.get("factored", False),
             "optimizer": optimizers[axes.get("optimizer", "rowwise")],
+            "fused_long_runs": "always" if kernel == "sum_and_update_long_runs" else "never",
         }
-        shape = layout((axes["bucket"], 2 if axes["aligned"] else 1, 1))
+        shape = layout((axes["bucket"], 2 if axes.get("aligned", True) else 1, 1))
         launches, _ = _update(child, shape, changes, None)
         found.append(next(launch.variant for launch in launches if launch.kernel == kernel))
     return found
 
 
-@pytest.mark.parametrize("kernel", ["sum_chunks", "update_short_runs", "update_long_runs"])
+@pytest.mark.parametrize(
+    "kernel",
+    ["sum_chunks", "update_short_runs", "update_long_runs", "sum_and_update_long_runs"],
+)
 def test_every_combination_finds_the_variant_of_the_plan(shared: Process, kernel: str) -> None:
     plan = make_plan(SPECS, "full", ARCHS).kernels[kernel]
     cells = [plan.cell_axes(cell) for cell, number in enumerate(plan.cells) if number >= 0]

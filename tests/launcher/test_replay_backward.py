@@ -62,6 +62,7 @@ class Problem:
     apart: bool = False
     device: int = 0
     small_tables: str = "auto"
+    fused_long_runs: str = "auto"
 
     @property
     def bags(self) -> list[int]:
@@ -249,16 +250,12 @@ def _update(child: Child, problem: Problem) -> tuple[torch.Tensor, list[torch.Te
         "per_sample_weights": inputs.sample_weights.data_ptr() if problem.weighted else 0,
         "transposed": words.data_ptr(),
     }
-    size = launcher.transpose_scratch_bytes(launcher.TransposeRequest(**given), layout)
-    scratch = _unwritten(size)
-    request = launcher.TransposeRequest(**given, scratch=scratch.data_ptr())
     # One chunk per 64 bags; 128 columns and a word for each row of each.
     small_bytes = 64 * -(-sum(problem.bags) // 64) * 129 * 4
     partials = _unwritten(max(launcher.partials_bytes(lookups, layout), small_bytes))
     optimizer = problem.optimizer
     decay = {f"{optimizer.weight_decay_mode}_decay": optimizer.weight_decay}
     decay.pop("none_decay", None)
-    plans = [launcher.plan_transpose(request, layout)] if problem.apart else []
     update = launcher.BackwardUpdateRequest(
         arch=arch,
         multiprocessors=1,
@@ -283,9 +280,16 @@ def _update(child: Child, problem: Problem) -> tuple[torch.Tensor, list[torch.Te
         beta2=optimizer.beta2,
         clip=problem.clip,
         small_tables=problem.small_tables,
+        fused_long_runs=problem.fused_long_runs,
         **{name: number.data_ptr() for name, number in inputs.numbers.items()},
         **decay,
     )
+    counters = launcher.counters_bytes(update, layout)
+    size = launcher.transpose_scratch_bytes(launcher.TransposeRequest(**given), layout)
+    work = _unwritten(counters + size)
+    update.counters = work.data_ptr()
+    request = launcher.TransposeRequest(**given, scratch=work.data_ptr() + counters)
+    plans = [launcher.plan_transpose(request, layout)] if problem.apart else []
     plans.append(launcher.plan_backward_update(update, layout, None if problem.apart else request))
     child.standin.take()
     for plan in plans:
@@ -377,13 +381,13 @@ def _verify_update(problem: Problem, changed: list[torch.Tensor]) -> None:
 
 
 def _labels(variants: list[str], kernel: str) -> list[str]:
-    """Buckets and alignment of a kernel's launches."""
+    """Buckets, and alignment where there are variants for both, of a kernel's launches."""
     parts = [name.replace("__", "_").split("_") for name in variants if name.startswith(kernel)]
     buckets = [
         next(part for part in name if part[0] == "d" and part[1:].isdigit()) for name in parts
     ]
-    aligned = ["aligned" if "aligned" in name else "generic" for name in parts]
-    return [f"{bucket} {kind}" for bucket, kind in zip(buckets, aligned, strict=True)]
+    kinds = [[part for part in name if part in {"aligned", "generic"}] for name in parts]
+    return [" ".join([bucket, *kind]) for bucket, kind in zip(buckets, kinds, strict=True)]
 
 
 SHORT = ((2, 0, 1, 3), (1, 1, 0, 4))
@@ -396,8 +400,11 @@ def test_optimizers(interpreting: Process, optimizer: str, decay: str) -> None:
     problem = Problem(optimizer=made)
     words, changed, variants = interpreting.run(_update, problem)
     _verify(problem, words, changed)
-    for kernel in ("sum_chunks", "update_short_runs", "update_long_runs"):
-        assert _labels(variants, kernel) == ["d64 aligned", "d16 aligned"]
+    assert _labels(variants, "update_short_runs") == ["d64 aligned", "d16 aligned"]
+    fused = optimizer in {"sgd", "rowwise_adagrad"}
+    for kernel in ("sum_chunks", "update_long_runs"):
+        assert _labels(variants, kernel) == (["d64 aligned"] * (not fused) + ["d16 aligned"])
+    assert _labels(variants, "sum_and_update_long_runs") == ["d64"] * fused
 
 
 @pytest.mark.parametrize(
@@ -552,6 +559,26 @@ def test_equal_bits_with_and_without_a_plan_of_its_own(interpreting: Process) ->
     _, second, _ = interpreting.run(_update, replace(together, apart=True))
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_equal_bits_with_long_runs_in_one_launch_and_in_two(
+    interpreting: Process, apart: bool, weighted: bool
+) -> None:
+    fused = Problem(
+        lengths=((300, 400, 350), (200, 500, 600)),
+        apart=apart,
+        weighted=weighted,
+        fused_long_runs="always",
+    )
+    _, one, variants = interpreting.run(_update, fused)
+    # The narrow group has no such kernel.
+    assert _labels(variants, "sum_and_update_long_runs") == ["d64"]
+    assert _labels(variants, "update_long_runs") == ["d16 aligned"]
+    _, two, variants = interpreting.run(_update, replace(fused, fused_long_runs="never"))
+    assert _labels(variants, "update_long_runs") == ["d64 aligned", "d16 aligned"]
+    assert all(map(torch.equal, one, two))
 
 
 # --- The gradient of the per-sample weights ------------------------------------------------------------

@@ -54,6 +54,31 @@ def test_every_launch_of_a_step_is_named_in_order_with_a_reason():
     assert explanation.notes == ()
 
 
+@pytest.mark.parametrize("lookups_are_transposed", [False, True])
+def test_how_long_runs_are_updated_is_said(lookups_are_transposed):
+    arguments = make_training(make_lookup([40], [20], [200, 100]), "rowwise_adagrad").arguments()
+    if lookups_are_transposed:
+        names = ("features", "layout", "indices", "offsets", "per_sample_weights", "pooling")
+        arguments["transposed"] = torch.ops.tbe_aot.transpose_indices(*map(arguments.get, names))
+    fused = ["sum_and_update_long_runs", "update_short_runs"]
+    two = ["sum_chunks", "update_short_runs", "update_long_runs"]
+    for choice, updates, why in (
+        ("auto", fused, "one launch because a kernel does both for such rows"),
+        ("always", fused, "one launch because fused_long_runs is always"),
+        ("never", two, "two launches because fused_long_runs is never"),
+    ):
+        explanation = tbe_aot.explain_backward(**arguments, fused_long_runs=choice)
+        assert kernels(explanation) == ([] if lookups_are_transposed else SORT) + updates
+        reason = explanation.reasons[-len(updates)]
+        assert "the sums of the chunks of long runs" in reason
+        assert reason.endswith(f"; {why}")
+    adam = make_training(make_lookup([40], [20], [200, 100]), "adam").arguments()
+    explanation = tbe_aot.explain_backward(**adam, fused_long_runs="always")
+    assert kernels(explanation)[-3:] == two
+    why = "two launches because no kernel does both for this optimizer"
+    assert explanation.reasons[-3].endswith(f"; {why}")
+
+
 def test_few_lookups_have_no_long_runs_and_none_no_launches():
     module = bags(16, optimizer=RowwiseAdagrad())
     assert kernels(module.explain_backward(*batch(1, 127))) == [*SORT, "update_short_runs"]

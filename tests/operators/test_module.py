@@ -412,6 +412,49 @@ def test_small_tables_is_one_of_three():
         TableBatchedEmbeddingBags([TableSpec("a", 10, 64)], small_tables="often")
 
 
+@pytest.mark.parametrize("fused_long_runs", ["auto", "never", "always"])
+def test_fused_long_runs_reaches_the_operator(fused_long_runs):
+    pytest.importorskip("tbe_aot._launcher")
+    module = TableBatchedEmbeddingBags(
+        [TableSpec("a", 10, 64)], fused_long_runs=fused_long_runs, optimizer=SGD()
+    )
+    # 128 lookups a row on average.
+    many, few = torch.randint(0, 10, (1280,)), torch.randint(0, 10, (1279,))
+    for indices, one_launch in (
+        (many, fused_long_runs == "always"),
+        (few, fused_long_runs != "never"),
+    ):
+        offsets = torch.tensor([0, 10, indices.numel()])
+        launches = module.explain_backward(indices, offsets, arch="sm90").launches
+        names = {launch.variant.partition("__")[0] for launch in launches}
+        assert ("sum_and_update_long_runs" in names) == one_launch
+        assert ({"sum_chunks", "update_long_runs"} <= names) == (not one_launch)
+        module(indices, offsets).sum().backward()
+
+
+def test_fused_long_runs_is_one_of_three():
+    with pytest.raises(ValueError, match="fused_long_runs is 'often', expected one of"):
+        TableBatchedEmbeddingBags([TableSpec("a", 10, 64)], fused_long_runs="often")
+
+
+@pytest.mark.parametrize(
+    ("dims", "optimizer", "buckets"),
+    [
+        ((40, 300, 8, 128), "sgd", ["d64", "d128"]),
+        ((256,), "rowwise_adagrad", ["d256"]),
+        ((64,), "adam", None),
+        ((32, 512), "sgd", None),
+    ],
+)
+def test_preload_knows_the_kernel_of_long_runs(dims, optimizer, buckets):
+    pytest.importorskip("tbe_aot._launcher")
+    tables = [TableSpec(f"t{i}", 9, dim) for i, dim in enumerate(dims)]
+    layout = TableBatchedEmbeddingBags(tables, weights_dtype=torch.float16).layout
+    kernels = kernels_of(torch.float16, layout, bounds_check=False, optimizer=optimizer)
+    expected = {"weight_dtype": ["fp16"], "gradient_dtype": ["fp32"], "bucket": buckets}
+    assert kernels.get("sum_and_update_long_runs") == (expected if buckets else None)
+
+
 def test_preload_knows_the_kernels_of_lookups_and_of_training():
     native = pytest.importorskip("tbe_aot._launcher")
     layout = bags(weights_dtype=torch.float16).layout
@@ -436,7 +479,7 @@ def test_preload_knows_the_kernels_of_lookups_and_of_training():
     everything = {kernel.name for kernel in native.kernels()}
     for optimizer, traits in OPTIMIZERS.items():
         kernels = kernels_of(torch.float16, layout, bounds_check=True, optimizer=optimizer)
-        assert kernels.keys() == everything - set(SMALL_TABLE_KERNELS)
+        assert kernels.keys() == everything - {*SMALL_TABLE_KERNELS, "sum_and_update_long_runs"}
         assert kernels["update_short_runs"] == {
             "weight_dtype": ["fp16"],
             "gradient_dtype": ["fp32"],

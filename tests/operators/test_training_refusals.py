@@ -53,6 +53,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("sgd", "gradient_scale", torch.ones(2), "gradient_scale has 2 elements, expected 1"),
     ("sgd", "found_inf", torch.ones(3), "found_inf has 3 elements, expected 1"),
     ("sgd", "vbe_max_batch", 3, "vbe_max_batch is 3, expected 0 without vbe_bag_offsets"),
+    ("sgd", "fused_long_runs", "fused", "fused_long_runs is 'fused', expected 'auto', 'never' or"),
 ]
 REFUSED_VBE: list[tuple[str, Any, str]] = [
     ("grad_output", torch.ones(2, 12), "grad_output has 2 dimensions, expected 1"),

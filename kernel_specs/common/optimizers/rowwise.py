@@ -56,16 +56,20 @@ def rowwise(
     both:    w = (1 - mult * l2 - lr * decoupled) * w - mult * g
 
     Which of the two is a run-time choice without a branch: loads do not move above a branch. SGD has no state and
-    touches none. FIXED_ORDER, for a single row, gives the same bits in every kernel: see `sum_in_pairs`.
+    touches none. FIXED_ORDER, for a single row, gives the same bits in every kernel: see `sum_in_pairs`. So products and
+    sums that would be joined are an fma in the source: which of two products a compiler joins with their difference, or
+    whether it does, depends on what else is in the kernel.
     """
     stateful = with_state(live, adagrad)
-    statistic = gradient + l2_decay * weights
+    statistic = tl.fma(l2_decay, weights, gradient)
     # fma with 0 is a product that stays one: joined with the sum over lanes, as ptxas would where a lane has one column,
     # it makes each lane of a row round its own product last, and the lanes do not agree on the sum.
     square = tl.fma(statistic, statistic, 0.0)
-    total = sum_in_pairs(square) if FIXED_ORDER else tl.sum(square, axis=1)
-    momentum += total / dim.to(tl.float32)
+    if FIXED_ORDER:
+        momentum = tl.fma(sum_in_pairs(square), 1.0 / dim.to(tl.float32), momentum)
+    else:
+        momentum += tl.sum(square, axis=1) / dim.to(tl.float32)
     tl.store(momentum1 + row, momentum, mask=stateful)
     mult = tl.where(stateful, learning_rate / (tl.sqrt_rn(momentum) + eps), learning_rate)
-    kept = 1.0 - mult * l2_decay - learning_rate * decoupled_decay
-    return kept[:, None] * weights - mult[:, None] * gradient
+    kept = tl.fma(learning_rate, -decoupled_decay, tl.fma(mult, -l2_decay, 1.0))
+    return tl.fma(kept[:, None], weights, -(mult[:, None] * gradient))

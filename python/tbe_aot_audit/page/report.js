@@ -315,8 +315,8 @@
     ];
     if (!v.built) return [...top, card("Left out", h("p", {}, `The profile ${D.profile} does not build it: asking for it is an error that says so.`)), neighbours(near)];
     const used = Object.entries(v.budget).map(([name, limit]) => {
-      const value = { registers: v.registers, spill_bytes: v.spill_bytes, stack_bytes: v.stack_bytes, shared_bytes: v.dynamic_bytes, cubin_bytes: v.cubin_bytes, occupancy_percent: v.occupancy }[name];
-      const least = name === "occupancy_percent";
+      const value = { registers: v.registers, spill_bytes: v.spill_bytes, stack_bytes: v.stack_bytes, shared_bytes: v.dynamic_bytes, cubin_bytes: v.cubin_bytes, occupancy_percent: v.occupancy, fences: v.fences, ordered: v.ordered }[name];
+      const least = ["occupancy_percent", "fences", "ordered"].includes(name);
       return [name.replace("_", " "), h("div", {}, `${text(value)}, ${least ? "at least" : "at most"} ${text(limit)}`, limit ? meter(value / limit, least ? value < limit : value > limit) : null)];
     });
     const bars = (counts) => {

@@ -230,6 +230,21 @@ def test_occupancy_below_its_budget(scale_build):
     ]
 
 
+@pytest.mark.parametrize("name", ["fences", "ordered"])
+def test_less_that_orders_memory_than_its_budget(scale_build, name):
+    plan, build = scale_build
+    build = build.model_copy(update={"limits": {name: 2}})
+    kernel = plan.kernels["scale"]
+    for count, problems in (
+        (2, []),
+        (1, [f"budget missed: {name} = 1; allowed: at least 2"]),
+    ):
+        compiled = code({"16": 2})
+        sass = compiled.sass.model_copy(update={name: count})
+        compiled = compiled.model_copy(update={"sass": sass})
+        assert list(check_variant(kernel, build, record(), compiled)) == problems
+
+
 def test_real_cubins_show_what_their_specs_claim(toy_build: BuildResult, shared_cache):
     work = toy_build.out / ".work"
     reports = read_reports([work / "sm90.json", work / "sm100.json"])
