@@ -27,6 +27,7 @@ from .vbe import vbe_layout
 POOLINGS = ("sum", "mean")
 BOUNDS_CHECKS = ("none", "ignore", "warning", "fatal")
 SMALL_TABLES = ("auto", "never", "always")
+WORK_STEALING = ("never", "always")
 OUTPUT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -66,6 +67,8 @@ class TableBatchedEmbeddingBags(nn.Module):
             rows and multiply the counts with the table and with the gradient: "auto", where bags are long on average;
             "never"; or "always", where the kernels can. An update whose lookups ``hoist_transpose`` has sorted takes
             the general kernels.
+        work_stealing: whether lookups take the kernel whose blocks go on with the work of others: "never", or "always",
+            where there is one, which is on sm100. It has not run so far.
         device: of tables and metadata.
 
     Attributes:
@@ -112,6 +115,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         hoist_transpose: bool = False,
         stochastic_rounding: bool = False,
         small_tables: str = "auto",
+        work_stealing: str = "never",
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
@@ -119,6 +123,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         _expect("bounds_check", bounds_check, BOUNDS_CHECKS)
         _expect("output_dtype", output_dtype, OUTPUT_DTYPES)
         _expect("small_tables", small_tables, SMALL_TABLES)
+        _expect("work_stealing", work_stealing, WORK_STEALING)
         tables, frozen = tuple(tables), tuple(frozen)
         feature_tables = None if feature_tables is None else tuple(feature_tables)
         self.table_specs = tables
@@ -139,6 +144,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         self.hoist_transpose = hoist_transpose
         self.stochastic_rounding = stochastic_rounding
         self.small_tables = small_tables
+        self.work_stealing = work_stealing
         self.pending_updates = no_updates()
         trained = optimizer is not None and not set(self.feature_tables) <= set(frozen)
         self.weights = nn.Parameter(weights, requires_grad=trained)
@@ -247,6 +253,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             max_batch,
             output_numel,
             self.small_tables,
+            self.work_stealing,
         )
         return pooled
 
@@ -282,6 +289,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             batch.vbe_max_batch,
             batch.vbe_output_numel,
             self.small_tables,
+            self.work_stealing,
         )
         return result
 
@@ -520,6 +528,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             bounds_check=self.bounds_check != "none",
             optimizer=None if self.optimizer is None else self.optimizer.name,
             output_dtype=self.output_dtype,
+            work_stealing=self.work_stealing,
         )
 
     def explain(
@@ -541,6 +550,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.pooling,
             self.output_dtype_name,
             small_tables=self.small_tables,
+            work_stealing=self.work_stealing,
             arch=arch,
         )
 
