@@ -477,7 +477,9 @@ def test_preload_knows_the_kernels_of_lookups_and_of_training():
     assert {name.partition("__")[0] for name in checked - looked_up} == set(BOUNDS_KERNELS)
     everything = {kernel.name for kernel in native.kernels()}
     for optimizer, traits in OPTIMIZERS.items():
-        kernels = kernels_of(torch.float16, layout, bounds_check=True, optimizer=optimizer)
+        kernels = kernels_of(
+            torch.float16, layout, bounds_check=True, optimizer=optimizer, work_stealing="always"
+        )
         assert kernels.keys() == everything - set(SMALL_TABLE_KERNELS)
         assert kernels["update_short_runs"] == {
             "weight_dtype": ["fp16"],
