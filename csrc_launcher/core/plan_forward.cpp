@@ -9,6 +9,7 @@
 #include "core/launch_limits.h"
 #include "core/planner.h"
 #include "core/small_tables.h"
+#include "core/work_stealing.h"
 #include "tbe_aot_generated.h"
 
 namespace tbe_aot {
@@ -135,19 +136,26 @@ Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* 
     axes.bucket = bucket_axis<ForwardBucket>(group.bucket, generated::kForwardBucketValues);
     axes.aligned = group.aligned != 0 && generic_reason == nullptr ? ForwardAligned::aligned
                                                                    : ForwardAligned::generic;
+    const char* why_not_stealing =
+        why_not_work_stealing(request, group, axes.aligned == ForwardAligned::aligned);
     const GroupChoice choice = choose_for_group(request, axes);
     const VariantInfo& variant = *choice.variant.info;
     const int32_t bags = generated::forward_constants(variant).BAGS;
     for (int64_t first = 0; first < group.feature_count; first += kMaxGridY) {
       const int64_t count = std::min(group.feature_count - first, kMaxGridY);
       args.features = features + first * kFeatureColumns;
+      if (why_not_stealing == nullptr) {
+        add_work_stealing_launch(chain, request, group, count, args);
+        continue;
+      }
       chain.add(kForwardKernel, choice.variant, ceil_div(request.batch_size, bags), count, args);
       if (chain.explains()) {
         chain.explain(
             count, " features of bucket ", group.bucket, "; ",
             describe_alignment(group, generic_reason), "; ", describe_shape(request, choice),
             is_small_table(layout) ? join("; not the small table's kernel because ", why_not_small)
-                                   : "");
+                                   : "",
+            request.work_stealing ? join("; no work stealing because ", why_not_stealing) : "");
       }
     }
   }

@@ -42,6 +42,7 @@ struct ForwardRequest {
   int64_t total_bags = 0;  // T * B; VBE: offsets.numel() - 1.
 
   SmallTables small_tables = SmallTables::kAuto;
+  bool work_stealing = false;  // Where there is a kernel that can (core/work_stealing.h).
 };
 
 // Launches of the pooled lookup: one per group of features (more where a group has more features

@@ -29,6 +29,7 @@ rules::ForwardArguments read_arguments(BoxedArguments& boxed) {
   in.vbe_max_batch = boxed.integer(rules::kForwardVbeMaxBatch);
   in.vbe_output_numel = boxed.integer(rules::kForwardVbeOutputNumel);
   in.small_tables = boxed.string(rules::kForwardSmallTables);
+  in.work_stealing = boxed.string(rules::kForwardWorkStealing);
   if (aoti_torch_grad_mode_is_enabled()) {
     in.weights.requires_grad = boxed.tensor(rules::kForwardWeights).requires_grad();
     in.per_sample_weights.requires_grad =
@@ -80,6 +81,7 @@ void forward(StableIValue* stack, uint64_t argument_count, uint64_t /*result_cou
   request.batch_size = in.batch_size;
   request.total_bags = in.total_bags;
   request.small_tables = to_small_tables(in.small_tables);
+  request.work_stealing = in.work_stealing == "always";
 
   if (where.device_kind == DeviceKind::kCpu) {
     cpu::forward(request, layout, in.vbe_output_numel);

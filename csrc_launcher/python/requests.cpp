@@ -146,7 +146,8 @@ void bind_requests(py::module_& module) {
       .field("lookups", &Forward::lookups)
       .field("batch_size", &Forward::batch_size)
       .field("total_bags", &Forward::total_bags)
-      .field("small_tables", &Forward::small_tables);
+      .field("small_tables", &Forward::small_tables)
+      .field("work_stealing", &Forward::work_stealing);
 
   using Check = CheckBoundsRequest;
   Binding<Check>(module, "CheckBoundsRequest")

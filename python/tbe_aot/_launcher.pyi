@@ -183,6 +183,7 @@ class ForwardRequest:
         batch_size: bags per feature; VBE: most bags of any feature.
         total_bags: bags of all features.
         small_tables: ``auto``, ``never`` or ``always``, as in the operator.
+        work_stealing: whether the operator's argument is ``always``.
     """
 
     arch: str
@@ -202,6 +203,7 @@ class ForwardRequest:
     batch_size: int = 0
     total_bags: int = 0
     small_tables: str = "auto"
+    work_stealing: bool = False
 
 def plan_forward(request: ForwardRequest, layout: Sequence[int]) -> Plan:
     """Plan a pooled lookup; ``layout`` is the operators' argument."""

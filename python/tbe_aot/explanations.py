@@ -56,6 +56,7 @@ def explain(
     output_dtype: str = "float32",
     *,
     small_tables: str = "auto",
+    work_stealing: str = "never",
     arch: str | None = None,
 ) -> Explanation:
     """Which kernels ``torch.ops.tbe_aot.forward`` would launch for these arguments, and why; launches none.
@@ -82,6 +83,7 @@ def explain(
         0,
         0,
         small_tables,
+        work_stealing,
     )
     native = launcher()
     arch = arch or _arch_of(weights)
@@ -100,6 +102,7 @@ def explain(
         batch_size=sizes.batch_size,
         total_bags=sizes.total_bags,
         small_tables=small_tables,
+        work_stealing=work_stealing == "always",
     )
     return _explanation(native.plan_forward(request, layout))
 

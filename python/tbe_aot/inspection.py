@@ -133,6 +133,7 @@ def kernels_of(
     bounds_check: bool,
     optimizer: str | None = None,
     output_dtype: torch.dtype = torch.float32,
+    work_stealing: str = "never",
 ) -> dict[str, dict[str, list[str]]]:
     """The kernels that lookups in some tables can launch, each with the labels of the axes that are known beforehand.
 
@@ -144,6 +145,10 @@ def kernels_of(
     kernels["forward"] = {"weight_dtype": weights, "bucket": buckets}
     formula = None if optimizer is None else OPTIMIZERS[optimizer].kernel_formula
     kernels |= _small_table_kernels(weights_dtype, layout, formula)
+    stealing = tuple(b for b in buckets if b in AXES["forward_work_stealing"]["bucket"])
+    if work_stealing == "always" and weights_dtype != torch.float32 and stealing:
+        bf16 = int(weights_dtype == torch.bfloat16)
+        kernels["forward_work_stealing"] = {"bf16": (bf16,), "bucket": stealing}
     if bounds_check:
         kernels |= {kernel: {} for kernel in BOUNDS_KERNELS}
     if optimizer is not None:
@@ -187,6 +192,7 @@ def preload(
     bounds_check: bool,
     optimizer: str | None = None,
     output_dtype: torch.dtype = torch.float32,
+    work_stealing: str = "never",
 ) -> list[str]:
     """Load every kernel of this build that lookups in these tables can launch, on the weights' device; none on a CPU.
 
@@ -198,6 +204,7 @@ def preload(
         bounds_check: also those of ``check_bounds``.
         optimizer: also those of a backward that trains the tables with it, and of per-sample weights' gradient.
         output_dtype: of the lookups that are trained, and so of their gradient.
+        work_stealing: the operator's argument.
 
     Returns:
         The names of the variants, which are loaded now.
@@ -214,6 +221,7 @@ def preload(
         bounds_check=bounds_check,
         optimizer=optimizer,
         output_dtype=output_dtype,
+        work_stealing=work_stealing,
     )
     loaded: list[str] = []
     for kernel, axes in kernels.items():

@@ -27,6 +27,7 @@ from .vbe import vbe_layout
 POOLINGS = ("sum", "mean")
 BOUNDS_CHECKS = ("none", "ignore", "warning", "fatal")
 PATH_CHOICES = ("auto", "never", "always")
+WORK_STEALING = ("never", "always")
 OUTPUT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -68,6 +69,8 @@ class TableBatchedEmbeddingBags(nn.Module):
             the general kernels.
         fused_long_runs: whether rows with 128 lookups and more are updated in one launch, with the bits of two: "auto",
             where that was measured to be faster; "never"; or "always", where there is a kernel for that.
+        work_stealing: whether lookups take the kernel whose blocks go on with the work of others: "never", or "always",
+            where there is one, which is on sm100. It has not run so far.
         device: of tables and metadata.
 
     Attributes:
@@ -115,6 +118,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         stochastic_rounding: bool = False,
         small_tables: str = "auto",
         fused_long_runs: str = "auto",
+        work_stealing: str = "never",
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
@@ -123,6 +127,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         _expect("output_dtype", output_dtype, OUTPUT_DTYPES)
         _expect("small_tables", small_tables, PATH_CHOICES)
         _expect("fused_long_runs", fused_long_runs, PATH_CHOICES)
+        _expect("work_stealing", work_stealing, WORK_STEALING)
         tables, frozen = tuple(tables), tuple(frozen)
         feature_tables = None if feature_tables is None else tuple(feature_tables)
         self.table_specs = tables
@@ -144,6 +149,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         self.stochastic_rounding = stochastic_rounding
         self.small_tables = small_tables
         self.fused_long_runs = fused_long_runs
+        self.work_stealing = work_stealing
         self.pending_updates = no_updates()
         trained = optimizer is not None and not set(self.feature_tables) <= set(frozen)
         self.weights = nn.Parameter(weights, requires_grad=trained)
@@ -252,6 +258,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             max_batch,
             output_numel,
             self.small_tables,
+            self.work_stealing,
         )
         return pooled
 
@@ -287,6 +294,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             batch.vbe_max_batch,
             batch.vbe_output_numel,
             self.small_tables,
+            self.work_stealing,
         )
         return result
 
@@ -528,6 +536,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             bounds_check=self.bounds_check != "none",
             optimizer=None if self.optimizer is None else self.optimizer.name,
             output_dtype=self.output_dtype,
+            work_stealing=self.work_stealing,
         )
 
     def explain(
@@ -549,6 +558,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.pooling,
             self.output_dtype_name,
             small_tables=self.small_tables,
+            work_stealing=self.work_stealing,
             arch=arch,
         )
 

@@ -30,6 +30,7 @@ def _forward(
     vbe_max_batch: int = 0,
     vbe_output_numel: int = 0,
     small_tables: str = "auto",
+    work_stealing: str = "never",
 ) -> torch.Tensor:
     sizes = rules.accept_forward(
         weights,
@@ -45,6 +46,7 @@ def _forward(
         vbe_max_batch,
         vbe_output_numel,
         small_tables,
+        work_stealing,
     )
     shape = (vbe_output_numel,) if sizes.vbe else (sizes.batch_size, sizes.output_width)
     return weights.new_empty(shape, dtype=getattr(torch, output_dtype))

@@ -56,6 +56,8 @@ def _record(kernel: KernelPlan, variant: Variant, arch: str, cubin: bytes) -> Cu
 def _write_pack(plan: Plan, arch: str, folder: Path) -> PackReport:
     records, cubins = {}, {}
     for kernel in plan.kernels.values():
+        if arch not in kernel.archs:
+            continue
         for variant in kernel.variants:
             if variant.name == MISSING:
                 continue

@@ -81,8 +81,8 @@ def _launch(call: Call) -> str:
             (ctypes.c_int if len(arg) == 4 else ctypes.c_void_p).from_buffer_copy(arg)
             for arg in packed[: len(types)]
         ]
-        assert grid[1:] == [1, 1]
-        _host_kernel(kernel, variant, arch)(grid[0], arguments, SIDE_BY_SIDE)
+        assert grid[2] == 1
+        _host_kernel(kernel, variant, arch)(grid[0], arguments, SIDE_BY_SIDE, blocks_y=grid[1])
         return name
     named = {
         name: _argument(type_, arg)

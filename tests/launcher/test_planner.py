@@ -243,6 +243,90 @@ def test_what_the_general_kernel_takes_and_why(
     assert (why or "") in reason
 
 
+# --- Work stealing ------------------------------------------------------------------------------
+
+STEALING = {"arch": "sm100", "work_stealing": True}
+
+
+def test_blocks_that_go_on_with_the_work_of_others_have_a_kernel_of_their_own(forward: Any) -> None:
+    (launch,), (reason,) = forward((64, 1, 3), batch=33, mean=True, output_dtype="bf16", **STEALING)
+    assert launch.variant == "forward_work_stealing__fp16_d64_i64"
+    assert launch.grid == (ceil(33 / launch.constants["BAGS"]), 3, 1)
+    assert launch.args == {
+        **POINTERS,
+        "vbe_bag_offsets": 0,
+        "vbe_output_offsets": 0,
+        "batch_size": 33,
+        "output_stride": 192,
+        "output_dtype": 2,
+        "mean": 1,
+        "vbe": 0,
+        "overlap": 0,
+        "global_scratch": 0,
+        "profile_scratch": 0,
+    }
+    assert "3 features of bucket 64; blocks go on with the work of others" in reason
+
+
+@pytest.mark.parametrize("bucket", [16, 32, 64, 128])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("width", [32, 64])
+def test_what_work_stealing_takes(forward: Any, width: int, dtype: str, bucket: int) -> None:
+    changes = {"weight_dtype": dtype, "index_width": width, **STEALING}
+    for lookups in (0, 10_000):  # Whatever the length of bags.
+        (launch,), _ = forward((bucket, 1, 1), lookups=lookups, **changes)
+        assert launch.variant == f"forward_work_stealing__{dtype}_d{bucket}_i{width}"
+
+
+def test_work_stealing_of_a_variable_batch(forward: Any) -> None:
+    vbe = {"vbe_bag_offsets": 0x6000, "vbe_output_offsets": 0x7000}
+    (launch,), _ = forward((64, 1, 2), **vbe, **STEALING)
+    assert launch.kernel == "forward_work_stealing"
+    assert launch.args | vbe | {"vbe": 1} == launch.args
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"arch": "sm90"}, "blocks of this arch cannot take over others"),
+        ({"weight_dtype": "fp32"}, "the tables are fp32"),
+        ({"per_sample_weights": 0x6000}, "there are per-sample weights"),
+        ({"weights": 0x2008}, "rows or the output do not start at multiples of 16 bytes"),
+        ({"output": 0x1004}, "rows or the output do not start at multiples of 16 bytes"),
+        ({"work_stealing": False}, None),
+    ],
+)
+def test_where_no_work_is_stolen_and_why(
+    forward: Any, changes: dict[str, Any], why: str | None
+) -> None:
+    (launch,), (reason,) = forward((64, 1, 1), **{**STEALING, **changes})
+    assert launch.kernel == "forward"
+    assert ("work stealing" in reason) == (why is not None)
+    assert (why or "") in reason
+
+
+def test_each_group_has_its_own_answer(forward: Any) -> None:
+    groups = ((16, 0, 1), (16, 1, 1), (128, 1, 1), (256, 1, 1))
+    launches, reasons = forward(*groups, **STEALING)
+    assert [launch.kernel for launch in launches] == [
+        "forward",
+        "forward_work_stealing",
+        "forward_work_stealing",
+        "forward",
+    ]
+    assert "no work stealing because rows are too wide" in reasons[0]
+    assert "no work stealing because rows or the output do not start at" in reasons[3]
+    # They overlap as launches of the general kernel do.
+    assert [launch.args["overlap"] for launch in launches] == [1, 3, 3, 2]
+
+
+def test_a_small_table_goes_before_work_stealing(shared: Process) -> None:
+    for choice, kernel in (("auto", "forward_small_table"), ("never", "forward_work_stealing")):
+        call = small(**STEALING, small_tables=choice)
+        (launch,), _ = shared.run(_forward, call)
+        assert launch.kernel == kernel
+
+
 # --- Which variant ------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -44,6 +44,7 @@ class Problem:
     mean: bool = False
     vbe: bool = False
     weights_shift: int = 0
+    work_stealing: bool = False
     device: int = 0
 
     @property
@@ -145,6 +146,7 @@ def _solve(
         lookups=indices.numel(),
         batch_size=max(problem.bags),
         total_bags=len(flat),
+        work_stealing=problem.work_stealing,
     )
     plan = child.launcher.plan_forward(request, made.layout)
     child.standin.take()
@@ -341,6 +343,53 @@ def test_forward_of_a_small_table(interpreting: Process, problem: Problem, name:
     actual, expected, scale, variants = interpreting.run(_solve, problem)
     assert oracle.within_tolerance(actual, expected, scale)
     assert variants == [f"forward_small_table__{name}"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "launched"),
+    [
+        pytest.param(
+            Problem((64, 40), lengths=((2, 0, 1) * 30, (1, 4, 3) * 30), device=1),
+            ["forward_work_stealing__fp16_d64_i64"],
+            id="one-group",
+        ),
+        pytest.param(
+            Problem(
+                (100, 24, 130),
+                (True, True, True),
+                lengths=((2, 0, 1), (1, 4, 3), (1, 1, 1)),
+                weight_dtype="bf16",
+                output_dtype="fp16",
+                index_width=32,
+                mean=True,
+                device=1,
+            ),
+            [
+                "forward__bf16_d256_i32_unweighted_aligned_short",
+                "forward_work_stealing__bf16_d128_i32",
+                "forward_work_stealing__bf16_d32_i32",
+            ],
+            id="groups-bf16-i32-mean",
+        ),
+        pytest.param(
+            Problem((8, 72), lengths=((1, 2) * 5, (3,)), output_dtype="bf16", vbe=True, device=1),
+            ["forward_work_stealing__fp16_d128_i64", "forward_work_stealing__fp16_d16_i64"],
+            id="vbe-bf16-output",
+        ),
+        pytest.param(
+            Problem((64, 40), lengths=((2, 0, 1), (1, 4, 3))),
+            ["forward__fp16_d64_i64_unweighted_aligned_short"],
+            id="not-on-sm90",
+        ),
+    ],
+)
+def test_forward_by_blocks_that_take_over_others(
+    interpreting: Process, problem: Problem, launched: list[str]
+) -> None:
+    stealing = replace(problem, work_stealing=True)
+    actual, expected, scale, variants = interpreting.run(_solve, stealing)
+    assert oracle.within_tolerance(actual, expected, scale)
+    assert variants == launched
 
 
 def test_no_bags_launch_nothing(interpreting: Process) -> None:

@@ -455,6 +455,48 @@ def test_preload_knows_the_kernel_of_long_runs(dims, optimizer, buckets):
     assert kernels.get("sum_and_update_long_runs") == (expected if buckets else None)
 
 
+@pytest.mark.parametrize("work_stealing", ["never", "always"])
+def test_work_stealing_reaches_the_operator(work_stealing):
+    pytest.importorskip("tbe_aot._launcher")
+    tables = [TableSpec("a", 1000, 64), TableSpec("b", 1000, 256)]
+    module = TableBatchedEmbeddingBags(
+        tables, weights_dtype=torch.float16, work_stealing=work_stealing
+    )
+    indices, offsets = torch.randint(0, 1000, (8,)), torch.arange(0, 9, 2)
+    for arch in ("sm90", "sm100"):
+        explanation = module.explain(indices, offsets, arch=arch)
+        kernels = [launch.variant.partition("__")[0] for launch in explanation.launches]
+        steals = work_stealing == "always" and arch == "sm100"
+        assert kernels == ["forward", "forward_work_stealing" if steals else "forward"]
+        assert ("no work stealing because" in str(explanation)) == (work_stealing == "always")
+    expected = TableBatchedEmbeddingBags(tables, weights_dtype=torch.float16)
+    expected.load_state_dict(module.state_dict())
+    assert torch.equal(module(indices, offsets), expected(indices, offsets))
+
+
+def test_work_stealing_is_one_of_two():
+    with pytest.raises(ValueError, match="work_stealing is 'auto', expected one of"):
+        TableBatchedEmbeddingBags([TableSpec("a", 10, 64)], work_stealing="auto")
+
+
+@pytest.mark.parametrize(
+    ("dims", "dtype", "axes"),
+    [
+        ((64, 128), torch.float16, {"bf16": ["fp16"], "bucket": ["d64", "d128"]}),
+        ((5, 256), torch.bfloat16, {"bf16": ["bf16"], "bucket": ["d16"]}),
+        ((256,), torch.float16, None),
+        ((64,), torch.float32, None),
+    ],
+)
+def test_preload_knows_the_kernel_of_work_stealing(dims, dtype, axes):
+    pytest.importorskip("tbe_aot._launcher")
+    tables = [TableSpec(f"t{dim}", 1000, dim) for dim in dims]
+    layout = TableBatchedEmbeddingBags(tables, weights_dtype=dtype).layout
+    asked = kernels_of(dtype, layout, bounds_check=False, work_stealing="always")
+    assert asked.get("forward_work_stealing") == axes
+    assert "forward_work_stealing" not in kernels_of(dtype, layout, bounds_check=False)
+
+
 def test_preload_knows_the_kernels_of_lookups_and_of_training():
     native = pytest.importorskip("tbe_aot._launcher")
     layout = bags(weights_dtype=torch.float16).layout
@@ -478,7 +520,9 @@ def test_preload_knows_the_kernels_of_lookups_and_of_training():
     assert {name.partition("__")[0] for name in checked - looked_up} == set(BOUNDS_KERNELS)
     everything = {kernel.name for kernel in native.kernels()}
     for optimizer, traits in OPTIMIZERS.items():
-        kernels = kernels_of(torch.float16, layout, bounds_check=True, optimizer=optimizer)
+        kernels = kernels_of(
+            torch.float16, layout, bounds_check=True, optimizer=optimizer, work_stealing="always"
+        )
         assert kernels.keys() == everything - {*SMALL_TABLE_KERNELS, "sum_and_update_long_runs"}
         assert kernels["update_short_runs"] == {
             "weight_dtype": ["fp16"],

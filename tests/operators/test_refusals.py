@@ -87,6 +87,7 @@ FORWARD: list[tuple[str, Any, str]] = [
     ("per_sample_weights", torch.zeros(4, 1), "per_sample_weights has 2 dimensions, expected 1"),
     ("pooling", "max", "pooling is 'max', expected 'sum' or 'mean'"),
     ("small_tables", "often", "small_tables is 'often', expected 'auto', 'never' or 'always'"),
+    ("work_stealing", "auto", "work_stealing is 'auto', expected 'never' or 'always'"),
     (
         "output_dtype",
         "float64",
@@ -141,6 +142,7 @@ def verify(operator: str, arguments: dict[str, Any], name: str, value: Any, mess
         "vbe_max_batch": 0,
         "vbe_output_numel": 0,
         "small_tables": "auto",
+        "work_stealing": "never",
     }
     ordered = {
         key: (arguments | {name: value}).get(key, ordered[key]) for key in ARGUMENTS[operator]

@@ -24,7 +24,8 @@ class HostKernel:
     """One variant of a kernel; call it as a launch."""
 
     def __init__(self, library: Path, num_warps: int) -> None:
-        self._launch = ctypes.CDLL(str(library)).simt_launch
+        self._library = ctypes.CDLL(str(library))
+        self._launch = self._library.simt_launch
         self._threads = num_warps * WARP_SIZE
 
     def __call__(
@@ -32,17 +33,24 @@ class HostKernel:
         blocks: int,
         arguments: Sequence[ctypes.c_void_p | ctypes.c_int | ctypes.c_longlong | ctypes.c_float],
         side_by_side: int,
+        *,
+        blocks_y: int = 1,
     ) -> None:
-        """Run ``blocks`` blocks, so many of them at a time; the two appended pointers are null.
+        """Run a grid of blocks, so many of them at a time; the two appended pointers are null.
 
         Args:
-            blocks: of the grid, which has one dimension.
+            blocks: of the grid's first dimension.
             arguments: the run-time parameters in order, pointers as ``c_void_p``.
             side_by_side: blocks that run at the same time.
+            blocks_y: of its second dimension.
         """
         kept = [*arguments, ctypes.c_void_p(), ctypes.c_void_p()]
         addresses = (ctypes.c_void_p * len(kept))(*map(ctypes.addressof, kept))
-        self._launch(blocks, self._threads, side_by_side, addresses)
+        self._launch(blocks, blocks_y, self._threads, side_by_side, addresses)
+
+    def setting(self, name: str) -> ctypes.c_int:
+        """A variable of the host's stand-ins, such as ``simt_first_thread_first``; set its ``value``."""
+        return ctypes.c_int.in_dll(self._library, name)
 
 
 @functools.cache

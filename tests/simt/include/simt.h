@@ -3,12 +3,13 @@
 // A block is an operating system thread; its threads are coroutines in it, which give way only
 // where CUDA would let them wait for each other. Blocks run side by side and start in their order,
 // as on a GPU. A block whose threads wait for each other forever is an error, and so is leaving a
-// barrier out: the threads of a warp run one after the other, the last one first, so that nothing
-// works by luck.
+// barrier out: the threads of a warp run one after the other, the last one first (or the first one,
+// if simt_first_thread_first is set), so that nothing works by luck.
 #pragma once
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -33,6 +34,7 @@ constexpr size_t kStackBytes = 64 << 10;
 
 struct Index {
   int x = 0;
+  int y = 0;
 };
 
 // Threads that wait until all of them have come.
@@ -64,18 +66,19 @@ struct Warp {
 
 class Block {
  public:
-  Block(int number, int threads, void (*body)(void*), void* argument);
+  Block(Index number, int threads, void (*body)(void*), void* argument);
   void run();
   void wait_for_block();
+  // Lets the other threads go on.
+  void yield();
   // Every thread of the warp hands in a value and sees those of all.
   std::array<uint64_t, kWarpSize> exchange(uint64_t value);
 
  private:
   static void enter();
-  void yield();
   int barrier_rounds() const;
 
-  int number_;
+  Index number_;
   void (*body_)(void*);
   void* argument_;
   Barrier barrier_;
@@ -87,16 +90,39 @@ class Block {
   int running_ = 0;
 };
 
+// The blocks of a launch, in the order in which they start.
+class Grid {
+ public:
+  Grid(int columns, int rows) : columns_(columns), count_(columns * rows) {}
+  // A block that has not started, which then never does by itself; false if none is left.
+  bool take(Index& number) {
+    const int taken = next_++;
+    if (taken >= count_) return false;
+    number = {taken % columns_, taken / columns_};
+    return true;
+  }
+
+ private:
+  int columns_;
+  int count_;
+  std::atomic<int> next_{0};
+};
+
 inline thread_local Block* current_block = nullptr;
+inline Grid* current_grid = nullptr;
 
 }  // namespace simt
+
+extern "C" {
+inline int simt_first_thread_first = 0;
+}
 
 inline thread_local simt::Index threadIdx;
 inline thread_local simt::Index blockIdx;
 
 namespace simt {
 
-inline Block::Block(int number, int threads, void (*body)(void*), void* argument)
+inline Block::Block(Index number, int threads, void (*body)(void*), void* argument)
     : number_(number),
       body_(body),
       argument_(argument),
@@ -130,12 +156,13 @@ inline int Block::barrier_rounds() const {
 
 inline void Block::run() {
   current_block = this;
-  blockIdx.x = number_;
+  blockIdx = number_;
   size_t left = contexts_.size();
   while (left > 0) {
     const size_t left_before = left;
     const int rounds_before = barrier_rounds();
-    for (size_t i = contexts_.size(); i-- > 0;) {
+    for (size_t turn = contexts_.size(); turn-- > 0;) {
+      const size_t i = simt_first_thread_first != 0 ? contexts_.size() - 1 - turn : turn;
       if (finished_[i]) continue;
       running_ = static_cast<int>(i);
       threadIdx.x = running_;
@@ -143,8 +170,8 @@ inline void Block::run() {
       if (finished_[i]) --left;
     }
     if (left == left_before && barrier_rounds() == rounds_before) {
-      std::fprintf(stderr, "block %d: %zu threads wait for others that never come\n", number_,
-                   left);
+      std::fprintf(stderr, "block (%d, %d): %zu threads wait for others that never come\n",
+                   number_.x, number_.y, left);
       std::abort();
     }
   }
@@ -164,12 +191,12 @@ inline std::array<uint64_t, kWarpSize> Block::exchange(uint64_t value) {
 }
 
 // Runs `body` for every thread of every block, `side_by_side` blocks at a time.
-inline void launch(int blocks, int threads, int side_by_side, void (*body)(void*), void* argument) {
-  std::atomic<int> next{0};
+inline void launch(Index grid_size, int threads, int side_by_side, void (*body)(void*),
+                   void* argument) {
+  Grid grid(grid_size.x, grid_size.y);
+  current_grid = &grid;
   auto work = [&] {
-    for (int number = next++; number < blocks; number = next++) {
-      Block(number, threads, body, argument).run();
-    }
+    for (Index number; grid.take(number);) Block(number, threads, body, argument).run();
   };
   std::vector<std::thread> workers;
   for (int i = 0; i < side_by_side; ++i) workers.emplace_back(work);
@@ -218,6 +245,11 @@ Value __shfl_xor_sync(unsigned, Value value, int mask) {
   return static_cast<Value>(values[static_cast<size_t>(threadIdx.x % simt::kWarpSize ^ mask)]);
 }
 
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  const auto values = simt::current_block->exchange(value);
+  return static_cast<unsigned>(*std::max_element(values.begin(), values.end()));
+}
+
 inline int __clz(int value) {
   return value == 0 ? 32 : __builtin_clz(static_cast<unsigned>(value));
 }
@@ -230,9 +262,9 @@ inline unsigned atomicOr(unsigned* address, unsigned value) {
   return __atomic_fetch_or(address, value, __ATOMIC_RELAXED);
 }
 
-#define SIMT_KERNEL(kernel)                                                               \
-  extern "C" void simt_launch(int blocks, int threads, int side_by_side, void** a) {      \
-    simt::launch(                                                                         \
-        blocks, threads, side_by_side,                                                    \
-        [](void* arguments) { simt::call(&kernel, static_cast<void**>(arguments)); }, a); \
+#define SIMT_KERNEL(kernel)                                                                     \
+  extern "C" void simt_launch(int columns, int rows, int threads, int side_by_side, void** a) { \
+    simt::launch(                                                                               \
+        {columns, rows}, threads, side_by_side,                                                 \
+        [](void* arguments) { simt::call(&kernel, static_cast<void**>(arguments)); }, a);       \
   }
