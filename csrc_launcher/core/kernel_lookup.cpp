@@ -38,6 +38,8 @@ const VariantInfo& get_variant(int32_t arch, int32_t kernel, int32_t variant) {
   return info.variants[arch][variant];
 }
 
+bool has_variant(int32_t kernel, int32_t cell) { return kBuild.kernels[kernel].cells[cell] >= 0; }
+
 Choice choose_variant(int32_t arch, int32_t kernel, int32_t cell) {
   const KernelInfo& info = kBuild.kernels[kernel];
   const int32_t variant = info.cells[cell];

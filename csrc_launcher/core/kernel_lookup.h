@@ -16,6 +16,9 @@ struct Choice {
   const VariantInfo* info;
 };
 
+// Whether the specs have a variant for a cell.
+bool has_variant(int32_t kernel, int32_t cell);
+
 // Throws Error when the arch lacks the kernel, or the specs exclude the cell.
 Choice choose_variant(int32_t arch, int32_t kernel, int32_t cell);
 

@@ -24,14 +24,15 @@ Optimizer find_optimizer(const std::string& name) {
   }
 }
 
-// By the number of the value.
-constexpr const char* kSmallTables[] = {"auto", "never", "always"};
+// Of SmallTables and FusedChecks, by the number of the value.
+constexpr const char* kWhen[] = {"auto", "never", "always"};
 
-SmallTables find_small_tables(const std::string& name) {
-  for (size_t i = 0; i < std::size(kSmallTables); ++i) {
-    if (name == kSmallTables[i]) return static_cast<SmallTables>(i);
+template <typename When>
+When find_when(const char* what, const std::string& name) {
+  for (size_t i = 0; i < std::size(kWhen); ++i) {
+    if (name == kWhen[i]) return static_cast<When>(i);
   }
-  throw py::value_error("no small_tables '" + name + "'; allowed are auto, never, always");
+  throw py::value_error(join("no ", what, " '", name, "'; allowed are auto, never, always"));
 }
 
 // How a field looks in Python, and back. Most look as they are.
@@ -68,8 +69,19 @@ struct Convert<Optimizer> {
 template <>
 struct Convert<SmallTables> {
   using Shown = std::string;
-  static Shown show(SmallTables value) { return kSmallTables[static_cast<size_t>(value)]; }
-  static SmallTables read(const Shown& value) { return find_small_tables(value); }
+  static Shown show(SmallTables value) { return kWhen[static_cast<size_t>(value)]; }
+  static SmallTables read(const Shown& value) {
+    return find_when<SmallTables>("small_tables", value);
+  }
+};
+
+template <>
+struct Convert<FusedChecks> {
+  using Shown = std::string;
+  static Shown show(FusedChecks value) { return kWhen[static_cast<size_t>(value)]; }
+  static FusedChecks read(const Shown& value) {
+    return find_when<FusedChecks>("fused_checks", value);
+  }
 };
 
 // A class whose constructor takes the arch and any other field by its name. What is not given is as
@@ -133,7 +145,8 @@ void bind_requests(py::module_& module) {
       .field("lookups", &Forward::lookups)
       .field("batch_size", &Forward::batch_size)
       .field("total_bags", &Forward::total_bags)
-      .field("small_tables", &Forward::small_tables);
+      .field("small_tables", &Forward::small_tables)
+      .field("fused_checks", &Forward::fused_checks);
 
   using Check = CheckBoundsRequest;
   Binding<Check>(module, "CheckBoundsRequest")

@@ -183,6 +183,7 @@ class ForwardRequest:
         batch_size: bags per feature; VBE: most bags of any feature.
         total_bags: bags of all features.
         small_tables: ``auto``, ``never`` or ``always``, as in the operator.
+        fused_checks: likewise; of importance only with a check.
     """
 
     arch: str
@@ -202,9 +203,16 @@ class ForwardRequest:
     batch_size: int = 0
     total_bags: int = 0
     small_tables: str = "auto"
+    fused_checks: str = "auto"
 
-def plan_forward(request: ForwardRequest, layout: Sequence[int]) -> Plan:
-    """Plan a pooled lookup; ``layout`` is the operators' argument."""
+def plan_forward(
+    request: ForwardRequest, layout: Sequence[int], check: CheckBoundsRequest | None = None
+) -> Plan:
+    """Plan a pooled lookup; ``layout`` is the operators' argument.
+
+    With a ``check`` that is planned first, perhaps as a part of the lookup, and what it checks is looked up rather than
+    ``indices`` and ``offsets`` of the request.
+    """
 
 @dataclass(kw_only=True)
 class CheckBoundsRequest:
