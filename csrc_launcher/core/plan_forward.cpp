@@ -167,7 +167,8 @@ Plan plan_forward(const ForwardRequest& given, const Layout& layout, Reasons* re
     const char* why_separate = why_checks_are_separate(request, layout);
     fused = why_separate == nullptr;
     add_offset_checks(plan, checks, *request.check);
-    if (!fused) add_index_checks(checks, *request.check, why_separate);
+    // Without bags no index belongs to any.
+    if (!fused && request.total_bags > 0) add_index_checks(checks, *request.check, why_separate);
     request.indices = fused ? request.check->indices : request.check->indices_out;
     request.offsets = request.check->offsets_out;
   }

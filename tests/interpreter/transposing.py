@@ -102,11 +102,10 @@ class Problem:
     ) -> torch.Tensor:
         """An index for each lookup that is out of bounds."""
         inside = [
-            torch.full((sum(bags),), rows_of[feature]) for feature, bags in enumerate(lookups.lengths)
+            torch.full((sum(bags),), rows_of[feature])
+            for feature, bags in enumerate(lookups.lengths)
         ]
-        rows = torch.cat(
-            [torch.zeros(lookups.before), *inside, torch.zeros(lookups.after)]
-        ).long()
+        rows = torch.cat([torch.zeros(lookups.before), *inside, torch.zeros(lookups.after)]).long()
         wide = 2**40 if lookups.index_width == 64 else 2**30
         choices = torch.stack([rows, rows + wide, torch.full_like(rows, -2), -wide - rows])
         drawn = torch.randint(0, 4, (rows.numel(),), generator=generator)

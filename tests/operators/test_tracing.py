@@ -124,7 +124,9 @@ def test_export_saved_and_loaded(bounds_check, tmp_path):
 
 def test_decompositions_keep_the_operators():
     targets = [str(node.target) for node in export(module()).run_decompositions().graph.nodes]
-    assert "tbe_aot.forward.default" in targets
+    assert "tbe_aot.forward_checked.default" in targets
+    unchecked = export(module(bounds_check="none")).run_decompositions().graph.nodes
+    assert "tbe_aot.forward.default" in [str(node.target) for node in unchecked]
 
 
 def test_export_of_a_variable_batch():
