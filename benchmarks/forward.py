@@ -153,7 +153,12 @@ def _bounds_row(
     }
     with torch.no_grad():
         host = {
-            name: host_microseconds(lambda call=call: call(0), options.device)  # type: ignore[misc]
+            name: host_microseconds(
+                lambda call=call: call(0),  # type: ignore[misc]
+                options.device,
+                batches=11,
+                calls=100,
+            )
             for name, call in calls.items()
         }
     if options.peer_version is not None:

@@ -243,7 +243,7 @@ class Results:
 
 
 def _with_timings(row: dict[str, Any]) -> dict[str, Any]:
-    timed = {name: _timings(row[name]) for name in ("times", "host") if name in row}
+    timed: dict[str, Any] = {name: _timings(row[name]) for name in ("times", "host") if name in row}
     return {**row, **timed}
 
 

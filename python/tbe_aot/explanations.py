@@ -72,12 +72,14 @@ def explain(
         ImportError: see ``launcher``.
     """
     checked = bounds_mode != "none"
-    arguments = (weights, features, layout, indices, offsets, per_sample_weights, pooling)
-    arguments += (output_dtype, None, None, 0, 0, small_tables)
+    lookup = (weights, features, layout, indices, offsets, per_sample_weights, pooling)
+    vbe = (None, None, 0, 0)
     sizes: Any = (
-        accept_forward_checked(*arguments, bounds_mode, None, fused_checks)
+        accept_forward_checked(
+            *lookup, output_dtype, *vbe, small_tables, bounds_mode, None, fused_checks
+        )
         if checked
-        else accept_forward(*arguments)
+        else accept_forward(*lookup, output_dtype, *vbe, small_tables)
     )
     native = launcher()
     arch = arch or _arch_of(weights)

@@ -88,8 +88,8 @@ def bounds(device: torch.device) -> list[str]:
         if checked[1][-1].item() != lookup.indices.numel():
             wrong.append(f"check_bounds {index_dtype} {damage.__name__}")
         # In the lookup, and behind a launch.
-        results = [lookup.run_checked(fused_checks=way)[0] for way in ("always", "never")]
-        if not torch.allclose(*results, rtol=1e-5, atol=1e-3):
+        fused, separate = (lookup.run_checked(fused_checks=way)[0] for way in ("always", "never"))
+        if not torch.allclose(fused, separate, rtol=1e-5, atol=1e-3):
             wrong.append(f"forward_checked {index_dtype} {damage.__name__}")
     return wrong
 

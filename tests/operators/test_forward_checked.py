@@ -167,7 +167,10 @@ KINDS = ("an index of each sign", "every index", "offsets", "pruned")
 def test_torchrec_575_fbgemm_3979_cases_23_to_26_of_a_trained_module(
     kind, mode, fused, index_dtype, vbe
 ):
-    options = {"optimizer": RowwiseAdagrad(lr=0.5), "weights_dtype": torch.float16}
+    options: dict[str, Any] = {
+        "optimizer": RowwiseAdagrad(lr=0.5),
+        "weights_dtype": torch.float16,
+    }
     bags = TableBatchedEmbeddingBags(TABLES, bounds_check=mode, fused_checks=fused, **options)
     expected = TableBatchedEmbeddingBags(TABLES, bounds_check="none", **options)
     expected.load_state_dict(bags.state_dict())
@@ -236,7 +239,10 @@ def test_every_way_to_train_repairs_as_the_check_does(dtype, options, weighted):
         gradients.append(None if weights is None else weights.grad)
     assert torch.equal(bags.weights, expected.weights)
     if weighted == "with a gradient":
-        assert torch.equal(*gradients)
+        ours, theirs = gradients
+        assert ours is not None
+        assert theirs is not None
+        assert torch.equal(ours, theirs)
     assert bags.invalid_index_count() == repaired.invalid_indices
 
 
@@ -249,7 +255,7 @@ def test_a_compiled_module_trains_on_what_is_repaired(hoisted):
     ]
     modules[1].load_state_dict(modules[0].state_dict())
     torch._dynamo.reset()
-    calls = [torch.compile(modules[0], fullgraph=True), modules[1]]
+    calls: list[Any] = [torch.compile(modules[0], fullgraph=True), modules[1]]
     for _ in range(2):
         for call in calls:
             call(*bad_batch(torch.int64, vbe=False, kind="an index of each sign")).sum().backward()
