@@ -25,7 +25,7 @@ from .errors import BuildError
 from .files import readable_json, sha256_hex, write_if_changed
 from .jobs import Batch, make_batches
 from .ninja_file import Places, make_edges, ninja_file
-from .operators import OPERATORS_FILE, load_operators
+from .operators import OPERATORS_FILE
 from .plan import Plan
 from .planner import make_plan
 from .progress import ProgressView
@@ -108,9 +108,6 @@ def build(
     )
     # The specs as given: messages name files the way the caller does.
     plan = make_plan(specs, profile, list(archs))
-    if (specs / OPERATORS_FILE).exists():
-        # Else a mistake there would show only when everything is compiled.
-        load_operators(specs)
     batches = list(make_batches(plan))
     with _locked(places, console) as lock:
         _forget_damaged(places, batches)

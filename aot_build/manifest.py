@@ -31,6 +31,7 @@ def make_manifest(plan: Plan, packs: Mapping[str, PackReport]) -> dict[str, Any]
         "profile": plan.profile,
         "toolchain": _toolchain(plan),
         "archs": {arch: _arch_entry(ARCHS[arch], packs[arch]) for arch in plan.archs},
+        "optimizers": plan.optimizers,
         "kernels": {
             name: _kernel_entry(kernel, plan, packs) for name, kernel in plan.kernels.items()
         },
@@ -70,6 +71,8 @@ def _kernel_entry(
     archs = [arch for arch in plan.archs if arch in kernel.archs]
     return {
         "summary": kernel.summary,
+        "instead_of": kernel.instead_of,
+        "serves": kernel.serves,
         "function": kernel.function,
         "language": kernel.language,
         "source_sha256": kernel.source_sha256,
@@ -108,7 +111,7 @@ def _variant_entry(variant: Variant, arch: str, pack: PackReport) -> dict[str, A
     if record is None:
         return {**entry, "num_warps": build.options["num_warps"]}
     # The parameters in the cubin are those of the kernel: the pack stage compared them.
-    measured = record.model_dump(exclude={"params"})
+    measured = record.model_dump(exclude={"params", "static_shared_bytes"})
     return {**entry, **measured, **pack.machine_code[variant.name].model_dump()}
 
 

@@ -92,6 +92,8 @@ class KernelPlan(Record):
     function: str
     summary: str
     archs: list[str]
+    instead_of: list[str]
+    serves: str
     language: Language
     source_sha256: str
     axes: list[AxisPlan]
@@ -108,11 +110,12 @@ class KernelPlan(Record):
 
 
 class Plan(Record):
-    """plan.json."""
+    """plan.json; ``optimizers`` has the axis value of each optimizer's formula."""
 
     schema_version: int = 1
     profile: str
     archs: list[str]
+    optimizers: dict[str, str]
     kernels: dict[str, KernelPlan]
 
     def to_json(self) -> bytes:

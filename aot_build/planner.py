@@ -10,6 +10,7 @@ from .abi import expand_type, layout
 from .conditions import AxisValue, When, matches
 from .errors import BuildError, Problem, SpecError, collecting, format_names, format_value
 from .kernel_source import kernel_file, kernel_parameters, language_of, source_sha256
+from .operators import OPERATORS_FILE, load_operators
 from .plan import (
     NO_VARIANT,
     AxisPlan,
@@ -67,6 +68,8 @@ class _KernelPlanner:
             function=spec.kernel.function,
             summary=spec.kernel.summary,
             archs=spec.kernel.archs,
+            instead_of=spec.kernel.instead_of,
+            serves=spec.kernel.serves,
             language=language_of(self.folder),
             source_sha256=source_sha256(self.specs_dir, spec.kernel.name),
             axes=[
@@ -279,6 +282,23 @@ def make_plan(specs_dir: Path, profile: str, archs: list[str]) -> Plan:
             kernels[name] = _KernelPlanner(spec, specs_dir, profile).plan()
     if problems:
         raise SpecError(problems)
-    plan = Plan(profile=profile, archs=[arch for arch in known if arch in archs], kernels=kernels)
+    problems = [
+        Problem(str(specs_dir), f"{name}.instead_of", other, "is no kernel", format_names(kernels))
+        for name, kernel in kernels.items()
+        for other in kernel.instead_of
+        if other not in kernels
+    ]
+    if problems:
+        raise SpecError(problems)
+    optimizers = {}
+    if (specs_dir / OPERATORS_FILE).exists():
+        # All of its mistakes, before anything is compiled.
+        optimizers = {o.name: o.kernel_formula for o in load_operators(specs_dir).optimizers}
+    plan = Plan(
+        profile=profile,
+        archs=[arch for arch in known if arch in archs],
+        optimizers=optimizers,
+        kernels=kernels,
+    )
     check_total_and_disjoint(plan)
     return plan

@@ -54,13 +54,18 @@ class Table(BaseModel):
 
 
 class KernelTable(Table):
-    """``[kernel]``: what is compiled and for which archs."""
+    """``[kernel]``: what is compiled and for which archs.
+
+    A kernel of a narrow path says which general kernels it runs ``instead_of``, and which calls it ``serves``.
+    """
 
     name: str = Field(pattern=IDENTIFIER)
     function: str
     summary: str
     archs: list[str] = Field(min_length=1)
     enable_fp_fusion: bool = True
+    instead_of: list[str] = Field(default=[])
+    serves: str = ""
 
     @field_validator("archs")
     @classmethod
@@ -73,6 +78,14 @@ class KernelTable(Table):
         if len(set(archs)) != len(archs):
             raise PydanticCustomError("arch", "an arch is listed twice")
         return archs
+
+    @model_validator(mode="after")
+    def _says_both(self) -> KernelTable:
+        if bool(self.instead_of) != bool(self.serves):
+            raise PydanticCustomError(
+                "serves", "instead_of and serves belong together: which kernels, for which calls"
+            )
+        return self
 
 
 class Axis(Table):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENT = ROOT / "docs" / "performance.md"
+PATHS_DOCUMENT = ROOT / "docs" / "paths.md"
 
 app = typer.Typer(
     help="Measure tbe-aot, beside FBGEMM where it is installed.", no_args_is_help=True
@@ -133,6 +134,24 @@ def backward(
 
 
 @app.command()
+def paths(
+    out: Out = RESULTS,
+    name: Annotated[str, typer.Option(help="Name of the run: NAME.json.")] = "paths",
+    device: DeviceName = "cuda",
+    iterations: Iterations = 25,
+    commit: Commit = None,
+) -> None:
+    """Time the narrow paths beside the general ones; writes NAME.json."""
+    from benchmarks import paths as benchmark
+
+    options = _options(
+        name, "smoke", device, iterations, commit, None, peer=False, peer_folder=None
+    )
+    path = out / f"{name}.json"
+    _show(benchmark.run(options, path), path)
+
+
+@app.command()
 def plot(
     results: Annotated[Path, typer.Argument(help="A results file.")] = RESULTS / "forward.json",
     out: Annotated[Path, typer.Option(help="Chart to write, .svg or .png.")] = Path("forward.svg"),
@@ -162,10 +181,16 @@ def report(
     ] = None,
 ) -> None:
     """Rewrite a results section of docs/performance.md, and its chart, from a results file."""
+    from benchmarks import report_paths
     from benchmarks.report import draw_chart, markdown, rewrite_section
     from benchmarks.results import Results
 
     run = Results.read(results)
+    if run.paths:
+        for path in dict.fromkeys(row.path for row in run.paths):
+            rewrite_section(PATHS_DOCUMENT, path, report_paths.markdown(run, path))
+        typer.echo(f"rewritten: {PATHS_DOCUMENT}")
+        return
     section = section or ("backward" if run.backward else "forward")
     chart = document.parent / "images" / f"{section}_ratio.svg"
     drawn = draw_chart(run, chart)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report_backward
+from benchmarks import report_backward, report_paths
 from benchmarks.cases import CASES
 from benchmarks.results import ForwardRow, Results
 from benchmarks.tables import geometric_mean, table
@@ -151,8 +151,12 @@ def markdown(results: Results, chart: str | None) -> str:
         parts += [["### Bounds checking (`warning`)"], bounds_lines(results)]
     if results.backward:
         parts += report_backward.sections(results)
+    if results.paths:
+        for path in dict.fromkeys(row.path for row in results.paths):
+            parts += [[f"### {path}"], report_paths.path_lines(results, path)]
     others = "Host, first call, sizes" if results.first_call is not None else "Host, sizes"
-    parts += [[f"### {others}"], other_lines(results)]
+    if results.host:
+        parts += [[f"### {others}"], other_lines(results)]
     missing = results.errors | results.peer_errors
     if missing:
         failed = [f"- `{name}`: {text.splitlines()[0]}" for name, text in missing.items()]

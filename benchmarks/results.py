@@ -88,7 +88,8 @@ class OptionRow:
     """Steps by the operators, without autograd, ms.
 
     Keys of ``times`` are "plain", and what is done otherwise: "hoisted" transposes the indices after the forward,
-    "stochastic" rounds by chance, "general" forbids the kernels of a small table, where there is one table; then "forward", "backward" and "both".
+    "stochastic" rounds by chance, "general" forbids the kernels of a small table, where there is one table; then
+    "forward", "backward" and "both".
     """
 
     case: str
@@ -154,6 +155,22 @@ class BoundsRow:
 
 
 @dataclass(frozen=True)
+class PathRow:
+    """A narrow path beside the general one at one size, ms: "general", "narrow" and "auto".
+
+    ``size`` is that of ``field`` ("mean_length", "batch" or "rows"); ``series`` says what stays the same over the sizes;
+    ``taken`` is the one of the two that "auto" takes.
+    """
+
+    path: str
+    series: str
+    field: str
+    size: int
+    taken: str
+    times: dict[str, Timing]
+
+
+@dataclass(frozen=True)
 class HostRow:
     """Host microseconds of one call without synchronisation."""
 
@@ -194,6 +211,7 @@ class Results:
     sorts: list[SortRow] = field(default_factory=list)
     memory: list[MemoryRow] = field(default_factory=list)
     run_lengths: list[RunLengthRow] = field(default_factory=list)
+    paths: list[PathRow] = field(default_factory=list)
     host: list[HostRow] = field(default_factory=list)
     first_call: FirstCall | None = None
     sizes: dict[str, int] = field(default_factory=dict)
@@ -234,6 +252,7 @@ class Results:
             sorts=[SortRow(**_with_timings(row)) for row in data.get("sorts", [])],
             memory=[MemoryRow(**row) for row in data.get("memory", [])],
             run_lengths=[RunLengthRow(**row) for row in data.get("run_lengths", [])],
+            paths=[PathRow(**_with_timings(row)) for row in data.get("paths", [])],
             host=[HostRow(row["call"], Timing(**row["microseconds"])) for row in data["host"]],
             first_call=FirstCall(**data["first_call"]) if data["first_call"] else None,
             sizes=data["sizes"],

@@ -69,7 +69,9 @@ class Epoch:
 def make_top(device: torch.device) -> nn.Sequential:
     """The dense layers, always the same ones."""
     generator = torch.Generator().manual_seed(1)
-    top = nn.Sequential(nn.Linear(len(MULTI_HOT) * D, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+    # Not ReLU: where a hidden unit is almost 0, the rounding of a sum would decide whether it passes a gradient on, and
+    # two right trainings would differ by all of that gradient.
+    top = nn.Sequential(nn.Linear(len(MULTI_HOT) * D, HIDDEN), nn.SiLU(), nn.Linear(HIDDEN, 1))
     for parameter in top.parameters():
         bound = parameter.shape[-1] ** -0.5
         parameter.data.uniform_(-bound, bound, generator=generator)

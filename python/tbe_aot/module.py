@@ -80,7 +80,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         features, layout: the operators' description of tables and features.
         learning_rate: float32 [1], read when an update runs; ``set_learning_rate`` changes it.
         rounding_seed: int64 [1], with stochastic rounding: each update adds 1.
-        pending_updates: of a deferred module, what ``step`` will apply.
+        pending_updates: of a deferred module, what ``step`` will apply. Loading a state dict drops them.
 
     The state dict holds, as ``<table>.weight``, a [rows, dim] view of each table, without the padding between rows:
     the keys and shapes of an ``nn.ModuleDict`` of ``nn.EmbeddingBag``. With an optimizer it also holds its state:
@@ -525,7 +525,8 @@ class TableBatchedEmbeddingBags(nn.Module):
     def reset_parameters(self) -> None:
         """Draw every table anew from U(-1, 1) / sqrt(rows); padding becomes 0, and so does the invalid index count.
 
-        The optimizer starts anew too: its state becomes 0, the learning rate that of its description.
+        The optimizer starts anew too: its state becomes 0, the learning rate that of its description; pending updates are
+        dropped.
         """
         padded = any(
             pitch != spec.dim
@@ -537,6 +538,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             bound = 1 / math.sqrt(max(spec.rows, 1))
             view.uniform_(-bound, bound)
         self.invalid_count.zero_()
+        self.pending_updates.clear()
         self._reset_optimizer()
 
     def _state_names(self) -> list[str]:
@@ -753,6 +755,8 @@ class TableBatchedEmbeddingBags(nn.Module):
             else:
                 with torch.no_grad():
                     view.copy_(state_dict[key])
+        # They are of the tables before.
+        self.pending_updates.clear()
         if strict:
             mine = [key for key in state_dict if key.startswith(prefix)]
             unexpected_keys.extend(key for key in mine if key not in views)

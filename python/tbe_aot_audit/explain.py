@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .document import Document, Part
@@ -28,7 +28,7 @@ class Call:
     """What is known of a call; None is unknown.
 
     ``lookups`` and ``mean_length`` are of the whole call, ``rows`` of all tables together, ``axes`` are values of axes by name that override
-    the rest.
+    the rest. ``formulas`` is the manifest's: the value of the axis ``optimizer`` for each optimizer.
     """
 
     weights: str | None = None
@@ -45,6 +45,7 @@ class Call:
     batch: int | None = None
     features: int = 1
     axes: dict[str, str] = field(default_factory=dict)
+    formulas: dict[str, str] = field(default_factory=dict)
 
 
 class Decision(Part):
@@ -83,7 +84,10 @@ class Alternative(Part):
 
 
 class Explained(Document):
-    """The result of ``explain``; ``problem`` says why the call has no variant, if it has none."""
+    """The result of ``explain``.
+
+    ``problem`` says why the call has no variant, if it has none; ``notes`` which other kernels may run instead.
+    """
 
     document: Literal["explain"] = "explain"
     build_id: str
@@ -94,6 +98,7 @@ class Explained(Document):
     open_axes: list[str]
     candidates: list[Candidate]
     alternatives: list[Alternative]
+    notes: list[str]
     problem: str | None
 
 
@@ -178,9 +183,9 @@ def _key_width(call: Call, _: Axis) -> tuple[AxisValue, str] | None:
 def _optimizer(call: Call, _: Axis) -> tuple[AxisValue, str] | None:
     if call.optimizer is None:
         return None
-    # SGD and row-wise Adagrad are one kernel, without branches.
-    rowwise = call.optimizer in {"sgd", "rowwise_adagrad"}
-    return "rowwise" if rowwise else call.optimizer, f"the optimizer {call.optimizer}"
+    # Some share a formula: SGD and row-wise Adagrad are one kernel, without branches.
+    formula = call.formulas.get(call.optimizer, call.optimizer)
+    return formula, f"the optimizer {call.optimizer}"
 
 
 RULES: dict[str, Callable[[Call, Axis], tuple[AxisValue, str] | None]] = {
@@ -226,6 +231,7 @@ def explain(
     if unknown:
         names = ", ".join(axis.name for axis in found.axes) or "none"
         raise AuditError(f"axis {unknown[0]!r}: the axes of {kernel} are {names}")
+    call = replace(call, formulas=manifest.optimizers)
     return _Explainer(manifest, found, kernel, arch, call).run()
 
 
@@ -422,5 +428,10 @@ class _Explainer:
             open_axes=[axis.name for axis in open_axes],
             candidates=candidates,
             alternatives=alternatives,
+            notes=[
+                f"{name} may run instead, for {kernel.serves}"
+                for name, kernel in self.manifest.kernels.items()
+                if self.name in kernel.instead_of and kernel.on(self.arch)
+            ],
             problem=problem,
         )

@@ -157,6 +157,9 @@ class Kernel(Record):
     summary: str
     function: str
     language: str
+    # Of a narrow path: which kernels this one runs instead of, and for which calls.
+    instead_of: list[str] = []
+    serves: str = ""
     source_sha256: str
     axes: list[Axis]
     params: list[Param]
@@ -252,6 +255,8 @@ class Manifest(Record):
     profile: str
     toolchain: Toolchain
     archs: dict[str, Arch]
+    # The value of the axis `optimizer` for each optimizer.
+    optimizers: dict[str, str] = {}
     kernels: dict[str, Kernel]
 
     @model_validator(mode="after")

@@ -345,6 +345,7 @@ def explained(document: Explained) -> RenderableType:
             )
             near.add_row(other.axis, other.label, other.variant, *costs)
         parts.append(near)
+    parts += [f"[dim]{escape(note)}[/]" for note in document.notes]
     if document.problem:
         parts.append(f"[bold red]no variant:[/] {escape(document.problem)}")
     return Group(*parts)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -443,6 +443,9 @@ def _resources(context: _Context) -> _Problems:
         code = variant.code
         if code is None:  # `built` has none of these
             continue
+        # ptxas counts what the system reserves with a kernel's own shared memory.
+        reserved = context.manifest.archs[variant.arch].limits.reserved_shared_bytes
+        own = replace(cubin, static_shared_bytes=max(0, cubin.static_shared_bytes - reserved))
         for name in (
             "entry",
             "registers",
@@ -452,7 +455,7 @@ def _resources(context: _Context) -> _Problems:
             "code_bytes",
             "elf_abi",
         ):
-            found, recorded = getattr(cubin, name), getattr(code, name)
+            found, recorded = getattr(own, name), getattr(code, name)
             if found != recorded:
                 yield _named(variant), f"{name} is {found} in the cubin, {recorded} in the manifest"
         threads = 32 * variant.num_warps

@@ -53,6 +53,7 @@ def test_a_cubin_says_what_nvidia_s_tools_say(files: Files, tmp_path: Path):
         assert found.registers == usage["REG"]
         assert found.stack_bytes == usage["STACK"]
         assert found.static_shared_bytes == usage["SHARED"]
+        assert code.static_shared_bytes == max(0, usage["SHARED"] - 1024)
         assert found.params == tuple((p.offset, p.size) for p in read_params(path))
         assert found.toolkit == 129
         assert found.block == 32 * variant.num_warps

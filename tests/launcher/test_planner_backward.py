@@ -718,7 +718,7 @@ def test_an_update_of_a_small_table_is_counted_first(update: Any) -> None:
     ("shape", "batch", "changes", "why"),
     [
         ({}, {}, {"small_tables": "never"}, "small_tables is never"),
-        ({}, {"lookups": 2399}, {"lookups": 2399}, "bags are too short on average"),
+        ({}, {"lookups": 299}, {"lookups": 299}, "bags are too short on average"),
         ({"rows": 65}, {}, {}, "rows are too many"),
         ({"width": 129, "bucket": 256}, {}, {}, "rows are too wide"),
         ({}, {}, {"weight_dtype": "fp32"}, "the table is fp32"),
@@ -754,6 +754,6 @@ def test_when_a_small_table_is_updated_by_the_general_kernels(
 
 
 def test_short_bags_of_a_small_table_when_asked_for(update: Any) -> None:
-    batch = small_batch(mean=1)
-    launches, _ = update(small_layout(), batch, lookups=300, total_bags=300, small_tables="always")
+    batch = small_batch() | {"lookups": 30}
+    launches, _ = update(small_layout(), batch, lookups=30, total_bags=300, small_tables="always")
     assert names(launches) == ["sum_small_table", "update_small_table"]

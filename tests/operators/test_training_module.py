@@ -597,6 +597,16 @@ def test_a_deferred_step_is_the_backwards_update(optimizer):
         other.step()
 
 
+def test_pending_updates_are_of_the_tables_before():
+    module = bags(Adam(lr=0.5), deferred=True)
+    saved = copy.deepcopy(module.state_dict())
+    for start_anew in (lambda: module.load_state_dict(saved), module.reset_parameters):
+        loss_of(module(INDICES, OFFSETS)).backward()
+        assert module.pending_updates
+        start_anew()
+        assert not module.pending_updates
+
+
 @pytest.mark.parametrize("unscaled_first", [False, True])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
 def test_a_grad_scaler_through_an_inf_step(optimizer, unscaled_first):

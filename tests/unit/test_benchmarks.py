@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks import backward as backward_benchmark
-from benchmarks import report
+from benchmarks import paths, report, report_paths
 from benchmarks.backward import kernel_name
 from benchmarks.cases import (
     CASES,
@@ -34,6 +35,7 @@ from benchmarks.results import (
     KernelRow,
     MemoryRow,
     OptionRow,
+    PathRow,
     Results,
     RunLengthRow,
     SortRow,
@@ -527,3 +529,39 @@ def test_unknown_case_is_named(command):
     done = CliRunner().invoke(app, [command, "--device", "cpu", "--cases", "a,nonsense"])
     assert done.exit_code == 2
     assert "nonsense" in done.output
+
+
+def path_row(size: int, general: float, narrow: float, taken: str = "general") -> PathRow:
+    times = {"general": timing(general), "narrow": timing(narrow), "auto": timing(general)}
+    return PathRow("small table, forward", "float16, D 64", "mean_length", size, taken, times)
+
+
+def test_a_path_pays_from_where_it_stays_faster() -> None:
+    rows = [
+        path_row(4, 1.0, 0.5),
+        path_row(8, 1.0, 1.1),
+        path_row(16, 1.0, 1.02),
+        path_row(32, 2, 1),
+    ]
+    assert report_paths.crossover(rows) == 16
+    assert report_paths.crossover([*rows, path_row(64, 1.0, 1.2)]) is None
+
+
+def test_paths_say_what_auto_takes(tmp_path: Path) -> None:
+    results = make_results()
+    results.paths = [path_row(8, 0.02, 0.03), path_row(16, 0.04, 0.01, "narrow")]
+    results.write(tmp_path / "paths.json")
+    text = report_paths.markdown(Results.read(tmp_path / "paths.json"), "small table, forward")
+    assert "| float16, D 64 | L 16 | **20.0** / 30.0 | 40.0 / **10.0** |" in text
+
+
+def test_every_sweep_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = tuple(replace(s, base=replace(s.base, batch=8), sizes=(2, 70)) for s in paths.SWEEPS)
+    monkeypatch.setattr(paths, "SWEEPS", small)
+    results = paths.run(Options("paths", CPU, [], 1, "c0ffee", None), tmp_path / "paths.json")
+    assert results.errors == {}
+    assert {(row.path, row.taken) for row in results.paths} >= {
+        (path, taken)
+        for path in ("small table, forward", "small table, backward")
+        for taken in ("general", "narrow")
+    }

@@ -187,6 +187,7 @@ def code(loads: dict[str, int], percent: float = 50.0) -> MachineCode:
     (sass,) = count_instructions("", [0])
     return MachineCode(
         code_bytes=1024,
+        static_shared_bytes=0,
         barriers=0,
         occupancy=Occupancy(blocks=32, warps=32, percent=percent, limited_by="registers"),
         sass=sass.model_copy(update={"global_load_bytes": loads}),

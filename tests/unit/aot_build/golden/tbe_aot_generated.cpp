@@ -143,7 +143,7 @@ constexpr ArchInfo kArchs[] = {
 
 const BuildInfo kBuild = {
     "full",
-    "549c385b9bc2009e8739c3bdd3c8380e2b771d1d30150434c3a1ce5567285e51",
+    "437f18a002b05a4181a2c47badacc7932e16aea9bd96e476ac371651f9841eae",
     kArchs,
     2,
     kKernels,
