@@ -34,8 +34,7 @@ OUTPUT_DTYPES = (torch.float32, torch.float16)
 _AGREEMENT = {torch.float32: (1e-4, 1e-4), torch.float16: (2e-3, 4e-3)}
 
 
-# Cases whose bounds check is timed as well, and processes that make a first call.
-BOUNDS_CASES = ("a", "d")
+# Processes that make a first call.
 FIRST_CALL_PROCESSES = 3
 
 
@@ -112,8 +111,7 @@ def _forward_rows(options: Options, case: Case, results: Results) -> Iterator[Fo
             yield ForwardRow(
                 case.name, weighted, _short(output_dtype), _short(index_dtype), least, times
             )
-        if case.name in BOUNDS_CASES:
-            results.bounds.append(_bounds_row(options, case, weights, lookup, drawn))
+        results.bounds.append(_bounds_row(options, case, weights, lookup, drawn))
 
 
 def _usable_peers(
@@ -151,13 +149,24 @@ def _bounds_row(
         "forward": lookup.forward(drawn, weighted=False, output_dtype=torch.float32),
         "check": lookup.check_bounds(drawn),
         "check and forward": lookup.checked_forward(drawn),
+        **{mode: lookup.forward_checked(drawn, mode) for mode in ("never", "always", "auto")},
     }
+    with torch.no_grad():
+        host = {
+            name: host_microseconds(
+                lambda call=call: call(0),  # type: ignore[misc]
+                options.device,
+                batches=11,
+                calls=100,
+            )
+            for name, call in calls.items()
+        }
     if options.peer_version is not None:
         for name, check in (("peer forward", False), ("peer check and forward", True)):
             module = fbgemm.Peer(case, weights, drawn[0].indices.dtype, check_bounds=check)
             calls[name] = module.forward("v2", drawn, weighted=False, output_dtype=torch.float32)
     times = interleaved(calls, len(drawn), options.device, iterations=options.iterations)
-    return BoundsRow(case.name, _short(drawn[0].indices.dtype), times)
+    return BoundsRow(case.name, _short(drawn[0].indices.dtype), times, host)
 
 
 def _host_rows(device: torch.device) -> list[HostRow]:
@@ -176,6 +185,8 @@ def _host_rows(device: torch.device) -> list[HostRow]:
                 inputs, weighted=True, output_dtype=torch.float32
             ),
             "torch.ops.tbe_aot.check_bounds": lookup.check_bounds(inputs),
+            "module without a check": lookup.module(inputs, bounds_check="none"),
+            "module with a check": lookup.module(inputs, bounds_check="warning"),
         }
         with torch.no_grad():
             for name, call in calls.items():

@@ -56,6 +56,7 @@ class Lookup:
     """Calls of the operators on one case's tables."""
 
     def __init__(self, case: Case, weights: torch.Tensor) -> None:
+        self._case = case
         self._weights = weights
         metadata = _metadata(case, weights.device)
         self._features, self._layout = metadata.features, metadata.layout
@@ -111,6 +112,43 @@ class Lookup:
             output: torch.Tensor = operator(
                 self._weights, self._features, self._layout, indices, offsets
             )
+            return output
+
+        return call
+
+    def forward_checked(
+        self, sets: list[Inputs], fused_checks: str
+    ) -> Callable[[int], torch.Tensor]:
+        """The same in one operator."""
+        operator = torch.ops.tbe_aot.forward_checked
+        invalid_count = torch.zeros(1, dtype=torch.int64, device=self._weights.device)
+
+        def call(s: int) -> torch.Tensor:
+            output: torch.Tensor = operator(
+                self._weights,
+                self._features,
+                self._layout,
+                sets[s].indices,
+                sets[s].offsets,
+                invalid_count=invalid_count,
+                fused_checks=fused_checks,
+            )[0]
+            return output
+
+        return call
+
+    def module(self, sets: list[Inputs], *, bounds_check: str) -> Callable[[int], torch.Tensor]:
+        """A lookup through a module with the same tables."""
+        module = tbe_aot.TableBatchedEmbeddingBags(
+            _tables(self._case),
+            weights_dtype=torch.float16,
+            bounds_check=bounds_check,
+            device=self._weights.device,
+        )
+        module.weights.data = self._weights
+
+        def call(s: int) -> torch.Tensor:
+            output: torch.Tensor = module(sets[s].indices, sets[s].offsets)
             return output
 
         return call

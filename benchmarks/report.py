@@ -98,6 +98,9 @@ def bounds_lines(results: Results) -> list[str]:
         "ours: forward": "forward",
         "ours: check_bounds": "check",
         "ours: check_bounds + forward": "check and forward",
+        "ours: forward_checked, never": "never",
+        "ours: always": "always",
+        "ours: auto": "auto",
         "peer: forward": "peer forward",
         "peer: forward with check": "peer check and forward",
     }
@@ -106,7 +109,16 @@ def bounds_lines(results: Results) -> list[str]:
         [row.case, row.index_dtype, *(f"{row.times[key].median:.4f}" for key in shown.values())]
         for row in results.bounds
     ]
-    return table(["case", "indices", *(f"{title}, ms" for title in shown)], rows)
+    lines = table(["case", "indices", *(f"{title}, ms" for title in shown)], rows)
+    timed = {title: key for title, key in shown.items() if key in results.bounds[0].host}
+    if timed:
+        host = [
+            [row.case, row.index_dtype, *(f"{row.host[key].median:.1f}" for key in timed.values())]
+            for row in results.bounds
+        ]
+        titles = [f"{title}, us of host time" for title in timed]
+        lines += ["", *table(["case", "indices", *titles], host)]
+    return lines
 
 
 def other_lines(results: Results) -> list[str]:

@@ -142,11 +142,16 @@ class RunLengthRow:
 
 @dataclass(frozen=True)
 class BoundsRow:
-    """What checking bounds costs: forward and check apart and, for the peer, its forward without and with its check (ms)."""
+    """What checking bounds costs.
+
+    ``times`` (ms) and ``host`` (us of host time, ours alone) by call: "forward" and "check" apart, "check and forward" one
+    operator after the other, ``forward_checked`` by its ``fused_checks``, and the peer's forward without and with its check.
+    """
 
     case: str
     index_dtype: str
     times: dict[str, Timing]
+    host: dict[str, Timing] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -257,7 +262,8 @@ class Results:
 
 
 def _with_timings(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "times": _timings(row["times"])}
+    timed: dict[str, Any] = {name: _timings(row[name]) for name in ("times", "host") if name in row}
+    return {**row, **timed}
 
 
 def _timings(entry: dict[str, Any]) -> Any:

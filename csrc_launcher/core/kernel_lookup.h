@@ -16,7 +16,7 @@ struct Choice {
   const VariantInfo* info;
 };
 
-// Whether a variant serves a cell.
+// Whether the specs have a variant for a cell.
 bool has_variant(int32_t kernel, int32_t cell);
 
 // Throws Error when the arch lacks the kernel, or the specs exclude the cell.

@@ -32,7 +32,8 @@ Launch& append_launch(Plan& plan, int32_t kernel, const Choice& choice, int64_t 
   return launch;
 }
 
-// Launches each of which may start while the one before it still runs.
+// Launches each of which may start while the one before it still runs. The first one starts when
+// what the plan had before has ended.
 class LaunchChain {
  public:
   // Both outlive the chain; `reasons` may be null.
@@ -43,7 +44,7 @@ class LaunchChain {
   template <typename Args>
   void add(int32_t kernel, const Choice& choice, int64_t grid_x, int64_t grid_y, Args args,
            bool waits_first = false) {
-    const bool is_first = plan_.launches.empty();
+    const bool is_first = variant_ == nullptr;
     if (!is_first) let_next_start();
     args.overlap = is_first ? 0 : waits_first ? kWaitFirst : kWaitLast;
     append_launch(plan_, kernel, choice, grid_x, grid_y, args).overlaps_previous = !is_first;
@@ -74,8 +75,8 @@ class LaunchChain {
 
   Plan& plan_;
   Reasons* reasons_;
-  size_t overlap_offset_ = 0;  // In the arguments of the last launch.
-  const VariantInfo* variant_ = nullptr;
+  size_t overlap_offset_ = 0;             // In the arguments of the last launch.
+  const VariantInfo* variant_ = nullptr;  // Of the last launch; null before the first.
 };
 
 }  // namespace tbe_aot

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/check_launches.h"
 #include "core/error.h"
 #include "core/kernel_lookup.h"
 #include "core/kernel_table.h"
@@ -28,17 +29,13 @@ void check(const CheckBoundsRequest& request) {
   }
 }
 
-template <typename Args>
-void add_launch(Plan& plan, int32_t kernel, const Choice& choice, int64_t grid_x, int64_t grid_y,
-                const Args& args, const char* purpose, Reasons* reasons) {
-  append_launch(plan, kernel, choice, grid_x, grid_y, args);
-  if (reasons != nullptr) {
-    reasons->push_back(
-        join(choice.info->name, " on grid (", grid_x, ", ", grid_y, ", 1): ", purpose));
-  }
-}
+}  // namespace
 
-void add_offset_launches(Plan& plan, const CheckBoundsRequest& request, Reasons* reasons) {
+void add_offset_checks(Plan& plan, LaunchChain& chain, const CheckBoundsRequest& request) {
+  check(request);
+  plan.clear.address = request.report;
+  plan.clear.bytes = kReportSize * sizeof(int64_t);
+  if (request.offsets_numel == 0) return;
   generated::CheckOffsetsAxes check_axes{};
   check_axes.index_width = request.index_width == 32 ? generated::CheckOffsetsIndexWidth::i32
                                                      : generated::CheckOffsetsIndexWidth::i64;
@@ -52,9 +49,9 @@ void add_offset_launches(Plan& plan, const CheckBoundsRequest& request, Reasons*
   check_args.indices_numel = request.lookups;
   const int64_t blocks =
       ceil_div(request.offsets_numel, generated::check_offsets_constants(*check_choice.info).BLOCK);
-  add_launch(plan, kCheckOffsetsKernel, check_choice,
-             to_int32(blocks, "the grid that checks the offsets"), 1, check_args,
-             "copies the offsets and looks for bad ones", reasons);
+  chain.add(kCheckOffsetsKernel, check_choice, to_int32(blocks, "the grid that checks the offsets"),
+            1, check_args);
+  chain.explain("copies the offsets and looks for bad ones");
 
   generated::RepairOffsetsAxes repair_axes{};
   repair_axes.index_width = request.index_width == 32 ? generated::RepairOffsetsIndexWidth::i32
@@ -66,23 +63,27 @@ void add_offset_launches(Plan& plan, const CheckBoundsRequest& request, Reasons*
   repair_args.report = request.report;
   repair_args.offsets_numel = request.offsets_numel;
   repair_args.indices_numel = request.lookups;
-  add_launch(plan, kRepairOffsetsKernel, repair_choice, 1, 1, repair_args,
-             "repairs the copied offsets if one was bad", reasons);
+  chain.add(kRepairOffsetsKernel, repair_choice, 1, 1, repair_args, /*waits_first=*/true);
+  chain.explain("repairs the copied offsets if one was bad");
 }
 
-void add_index_launches(Plan& plan, const CheckBoundsRequest& request, Reasons* reasons) {
+const void* invalid_count_of(const CheckBoundsRequest& request) {
+  if (request.invalid_count != nullptr) return request.invalid_count;
+  return static_cast<const int64_t*>(request.report) + kInvalidIndices;
+}
+
+void add_index_checks(LaunchChain& chain, const CheckBoundsRequest& request, const char* why) {
+  if (request.lookups == 0 || request.feature_count == 0) return;
   generated::CheckIndicesAxes axes{};
   axes.index_width = request.index_width == 32 ? generated::CheckIndicesIndexWidth::i32
                                                : generated::CheckIndicesIndexWidth::i64;
   const Choice choice =
       choose_variant(request.arch, kCheckIndicesKernel, generated::check_indices_cell(axes));
-  const auto* report = static_cast<const int64_t*>(request.report);
   const auto* features = static_cast<const int64_t*>(request.features);
   generated::CheckIndicesArgs args{};
   args.indices_out = request.indices_out;
-  args.invalid_count =
-      request.invalid_count != nullptr ? request.invalid_count : report + kInvalidIndices;
-  args.report = report;
+  args.invalid_count = invalid_count_of(request);
+  args.report = request.report;
   args.indices = request.indices;
   args.offsets = request.offsets_out;
   args.vbe_bag_offsets = request.vbe_bag_offsets;
@@ -96,22 +97,19 @@ void add_index_launches(Plan& plan, const CheckBoundsRequest& request, Reasons* 
       ceil_div(ceil_div(request.lookups, request.feature_count), block), 1, kMaxPrograms);
   for (int64_t first = 0; first < request.feature_count; first += kMaxGridY) {
     args.features = features + first * kFeatureColumns;
-    add_launch(plan, kCheckIndicesKernel, choice, blocks,
-               std::min(request.feature_count - first, kMaxGridY), args,
-               "copies the indices and replaces invalid ones", reasons);
+    chain.add(kCheckIndicesKernel, choice, blocks,
+              std::min(request.feature_count - first, kMaxGridY), args, /*waits_first=*/true);
+    chain.explain("copies the indices and replaces invalid ones",
+                  why == nullptr ? "" : "; not in the lookup because ", why == nullptr ? "" : why);
   }
 }
 
-}  // namespace
-
 Plan plan_check_bounds(const CheckBoundsRequest& request, Reasons* reasons) {
-  check(request);
   Plan plan;
   plan.arch = request.arch;
-  plan.clear.address = request.report;
-  plan.clear.bytes = kReportSize * sizeof(int64_t);
-  if (request.offsets_numel > 0) add_offset_launches(plan, request, reasons);
-  if (request.lookups > 0 && request.feature_count > 0) add_index_launches(plan, request, reasons);
+  LaunchChain chain(plan, reasons);
+  add_offset_checks(plan, chain, request);
+  add_index_checks(chain, request);
   return plan;
 }
 

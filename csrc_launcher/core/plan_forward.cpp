@@ -2,6 +2,7 @@
 #include <string>
 
 #include "core/axis_values.h"
+#include "core/check_launches.h"
 #include "core/error.h"
 #include "core/kernel_lookup.h"
 #include "core/kernel_table.h"
@@ -18,6 +19,7 @@ namespace {
 using generated::ForwardAligned;
 using generated::ForwardAxes;
 using generated::ForwardBucket;
+using generated::ForwardChecked;
 using generated::ForwardIndexWidth;
 using generated::ForwardShape;
 using generated::ForwardWeightDtype;
@@ -68,6 +70,65 @@ GroupChoice choose_for_group(const ForwardRequest& request, ForwardAxes axes) {
   fail("no shape serves every bag length");
 }
 
+// Short bags are the only ones that variants with a check have.
+GroupChoice choose_checked(const ForwardRequest& request, ForwardAxes axes) {
+  axes.shape = ForwardShape::short_;
+  axes.checked = ForwardChecked::checked;
+  const Choice variant =
+      choose_variant(request.arch, kForwardKernel, generated::forward_cell(axes));
+  return {variant, axes.shape, generated::forward_constants(*variant.info).MEAN_LENGTH_BELOW};
+}
+
+ForwardAxes axes_of_call(const ForwardRequest& request) {
+  ForwardAxes axes{};
+  axes.weight_dtype = dtype_axis<ForwardWeightDtype>(request.weight_dtype, "weight");
+  axes.index_width = index_width_axis<ForwardIndexWidth>(request.index_width);
+  axes.weighted = request.per_sample_weights != nullptr ? ForwardWeighted::weighted
+                                                        : ForwardWeighted::unweighted;
+  return axes;
+}
+
+// Of a call that has `generic_reason`.
+void set_group(ForwardAxes& axes, const FeatureGroup& group, const char* generic_reason) {
+  axes.bucket = bucket_axis<ForwardBucket>(group.bucket, generated::kForwardBucketValues);
+  axes.aligned = group.aligned != 0 && generic_reason == nullptr ? ForwardAligned::aligned
+                                                                 : ForwardAligned::generic;
+}
+
+// Why a kernel of its own checks the indices of a call; null when those that look up do.
+const char* why_checks_are_separate(const ForwardRequest& request, const Layout& layout) {
+  if (request.fused_checks == FusedChecks::kNever) return "fused_checks is never";
+  if (why_not_small_table(request, layout) == nullptr) {
+    // What it saves or costs there has not been measured.
+    if (request.fused_checks == FusedChecks::kAlways) return nullptr;
+    return "the small table's kernel does so only when asked for";
+  }
+  if (request.per_sample_weights != nullptr) return "there are per-sample weights";
+  const char* generic_reason = why_all_generic(request);
+  if (generic_reason != nullptr) return generic_reason;
+  ForwardAxes axes = axes_of_call(request);
+  for (size_t i = 0; i < layout.group_count(); ++i) {
+    const FeatureGroup group = layout.group(i);
+    if (group.aligned == 0) return "rows of a table do not start at multiples of 16 bytes";
+    set_group(axes, group, nullptr);
+    axes.shape = ForwardShape::short_;
+    axes.checked = ForwardChecked::checked;
+    if (!has_variant(kForwardKernel, generated::forward_cell(axes))) {
+      return "rows of a table are too wide for several bags in a program";
+    }
+    axes.checked = ForwardChecked::trusting;
+    if (request.fused_checks == FusedChecks::kAuto &&
+        why_not_work_stealing(request, group, /*aligned=*/true) == nullptr) {
+      return "the kernel that steals work does not check them";
+    }
+    if (request.fused_checks == FusedChecks::kAuto &&
+        choose_for_group(request, axes).shape != ForwardShape::short_) {
+      return "bags are too long on average";
+    }
+  }
+  return nullptr;
+}
+
 std::string describe_alignment(const FeatureGroup& group, const char* generic_reason) {
   if (group.aligned == 0)
     return "generic because rows of the group do not start at multiples of 16 bytes";
@@ -88,14 +149,36 @@ std::string describe_shape(const ForwardRequest& request, const GroupChoice& cho
               choice.mean_length_below);
 }
 
+std::string describe_check(const ForwardRequest& request, const GroupChoice& choice) {
+  const bool is_forced = request.lookups >= choice.mean_length_below * request.total_bags;
+  return is_forced ? "short shape, which checks the indices, because fused_checks is always"
+                   : join(describe_shape(request, choice), "; checks the indices");
+}
+
 }  // namespace
 
-Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* reasons) {
-  check(request);
+bool fuses_checks(const ForwardRequest& request, const Layout& layout) {
+  return why_checks_are_separate(request, layout) == nullptr;
+}
+
+Plan plan_forward(const ForwardRequest& given, const Layout& layout, Reasons* reasons) {
+  check(given);
+  ForwardRequest request = given;
   Plan plan;
   plan.arch = request.arch;
+  LaunchChain checks(plan, reasons);
+  bool fused = false;
+  if (request.check != nullptr) {
+    const char* why_separate = why_checks_are_separate(request, layout);
+    fused = why_separate == nullptr;
+    add_offset_checks(plan, checks, *request.check);
+    // Without bags no index belongs to any.
+    if (!fused && request.total_bags > 0) add_index_checks(checks, *request.check, why_separate);
+    request.indices = fused ? request.check->indices : request.check->indices_out;
+    request.offsets = request.check->offsets_out;
+  }
   if (request.total_bags == 0 || request.batch_size == 0) {
-    if (reasons != nullptr) reasons->push_back("nothing to launch: there are no bags");
+    if (reasons != nullptr) reasons->push_back("nothing to look up: there are no bags");
     return plan;
   }
 
@@ -103,14 +186,10 @@ Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* 
   const char* generic_reason = why_all_generic(request);
   const char* why_not_small = why_not_small_table(request, layout);
   if (why_not_small == nullptr) {
-    add_small_table_launch(plan, request, layout, reasons);
+    add_small_table_launch(checks, request, layout);
     return plan;
   }
-  ForwardAxes axes{};
-  axes.weight_dtype = dtype_axis<ForwardWeightDtype>(request.weight_dtype, "weight");
-  axes.index_width = index_width_axis<ForwardIndexWidth>(request.index_width);
-  axes.weighted = request.per_sample_weights != nullptr ? ForwardWeighted::weighted
-                                                        : ForwardWeighted::unweighted;
+  ForwardAxes axes = axes_of_call(request);
 
   generated::ForwardArgs args{};
   args.output = request.output;
@@ -125,20 +204,30 @@ Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* 
   args.output_dtype = static_cast<int32_t>(request.output_dtype);
   args.mean = request.mean ? 1 : 0;
   args.vbe = vbe ? 1 : 0;
+  if (fused) {
+    args.invalid_count = invalid_count_of(*request.check);
+    args.report = request.check->report;
+    args.indices_numel = request.lookups;
+  }
 
+  // One launch may start early behind the check of the offsets. Of several, each would have to wait
+  // for the one before: they overlap with one another instead.
+  const bool follows_checks =
+      fused && layout.group_count() == 1 && layout.feature_count() <= kMaxGridY;
+  LaunchChain own(plan, reasons);
+  LaunchChain& chain = follows_checks ? checks : own;
   // The widest rows first: they take longest, and narrower ones fill the device beside their end.
-  LaunchChain chain(plan, reasons);
   const auto* features =
       static_cast<const int64_t*>(request.features) + layout.feature_count() * kFeatureColumns;
   for (size_t i = layout.group_count(); i-- > 0;) {
     const FeatureGroup group = layout.group(i);
     features -= group.feature_count * kFeatureColumns;
-    axes.bucket = bucket_axis<ForwardBucket>(group.bucket, generated::kForwardBucketValues);
-    axes.aligned = group.aligned != 0 && generic_reason == nullptr ? ForwardAligned::aligned
-                                                                   : ForwardAligned::generic;
+    set_group(axes, group, generic_reason);
+    const GroupChoice choice =
+        fused ? choose_checked(request, axes) : choose_for_group(request, axes);
     const char* why_not_stealing =
-        why_not_work_stealing(request, group, axes.aligned == ForwardAligned::aligned);
-    const GroupChoice choice = choose_for_group(request, axes);
+        fused ? "the lookup checks the indices"
+              : why_not_work_stealing(request, group, axes.aligned == ForwardAligned::aligned);
     const VariantInfo& variant = *choice.variant.info;
     const int32_t bags = generated::forward_constants(variant).BAGS;
     for (int64_t first = 0; first < group.feature_count; first += kMaxGridY) {
@@ -148,11 +237,13 @@ Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* 
         add_work_stealing_launch(chain, request, group, count, args);
         continue;
       }
-      chain.add(kForwardKernel, choice.variant, ceil_div(request.batch_size, bags), count, args);
+      chain.add(kForwardKernel, choice.variant, ceil_div(request.batch_size, bags), count, args,
+                /*waits_first=*/follows_checks);
       if (chain.explains()) {
         chain.explain(
             count, " features of bucket ", group.bucket, "; ",
-            describe_alignment(group, generic_reason), "; ", describe_shape(request, choice),
+            describe_alignment(group, generic_reason), "; ",
+            fused ? describe_check(request, choice) : describe_shape(request, choice),
             is_small_table(layout) ? join("; not the small table's kernel because ", why_not_small)
                                    : "",
             request.work_stealing ? join("; no work stealing because ", why_not_stealing) : "");

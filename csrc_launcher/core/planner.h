@@ -20,6 +20,11 @@ using Reasons = std::vector<std::string>;
 // Whether the kernels for small tables take the lookups that they can take.
 enum class SmallTables : int32_t { kAuto, kNever, kAlways };
 
+// Whether the kernels that look up check the indices too, rather than a kernel before them.
+enum class FusedChecks : int32_t { kAuto, kNever, kAlways };
+
+struct CheckBoundsRequest;
+
 // T features, B bags per feature, N lookups.
 struct ForwardRequest {
   int32_t arch = 0;  // Index in kBuild.archs, from device_arch().
@@ -43,11 +48,17 @@ struct ForwardRequest {
 
   SmallTables small_tables = SmallTables::kAuto;
   bool work_stealing = false;  // Where there is a kernel that can (core/work_stealing.h).
+
+  // Planned first, where given: `indices` and `offsets` are then those of the check. Its copy of
+  // the indices is needed unless fuses_checks().
+  const CheckBoundsRequest* check = nullptr;
+  FusedChecks fused_checks = FusedChecks::kAuto;
 };
 
 // Launches of the pooled lookup: one per group of features (more where a group has more features
-// than one grid can hold), none where there is no bag. An absent optional array with N = 0 may be
-// null. Throws Error when a size exceeds what the kernels can address or a bucket is unknown.
+// than one grid can hold), none where there is no bag; perhaps behind those of a bounds check. An
+// absent optional array with N = 0 may be null. Throws Error when a size exceeds what the kernels
+// can address or a bucket is unknown.
 Plan plan_forward(const ForwardRequest& request, const Layout& layout, Reasons* reasons = nullptr);
 
 // The report that the bounds-check kernels fill: int64 [kReportSize] on the device.
@@ -58,6 +69,10 @@ enum ReportEntry : int32_t {
   kFirstInvalidIndex = 2,  // lookups - position of the first invalid index; 0 = none.
   kInvalidIndices = 3,     // Their number, when the caller gave no invalid_count.
 };
+
+// Whether the launches of a lookup with a check check the indices themselves. Looks at all of the
+// request but `indices`, `offsets` and what is in `check`.
+bool fuses_checks(const ForwardRequest& request, const Layout& layout);
 
 struct CheckBoundsRequest {
   int32_t arch = 0;

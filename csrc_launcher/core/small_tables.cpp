@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/axis_values.h"
+#include "core/check_launches.h"
 #include "core/kernel_lookup.h"
 #include "core/launch_chain.h"
 #include "core/launch_limits.h"
@@ -17,6 +18,7 @@ namespace {
 using generated::ForwardSmallTableAxes;
 using generated::ForwardSmallTableBf16;
 using generated::ForwardSmallTableBucket;
+using generated::ForwardSmallTableChecked;
 using generated::ForwardSmallTableIndexWidth;
 using generated::ForwardSmallTableRows;
 using generated::kForwardSmallTableBucketValues;
@@ -84,9 +86,9 @@ Sums lay_out(const BackwardUpdateRequest& request, const Layout& layout, const C
   return sums;
 }
 
-Choice choose(const ForwardRequest& request, const Layout& layout) {
+Choice choose(const ForwardRequest& request, const ForwardSmallTableAxes& axes) {
   return choose_variant(request.arch, kForwardSmallTableKernel,
-                        generated::forward_small_table_cell(choose_axes(request, layout)));
+                        generated::forward_small_table_cell(axes));
 }
 
 }  // namespace
@@ -111,7 +113,8 @@ const char* why_not_small_table(const ForwardRequest& request, const Layout& lay
   if (!is_vector_aligned(request.output)) return "the output's address is not a multiple of 16";
   if (is_excluded(choose_axes(request, layout))) return "rows are too many and too wide";
   if (request.small_tables == SmallTables::kAlways) return nullptr;
-  const auto constants = generated::forward_small_table_constants(*choose(request, layout).info);
+  const auto constants =
+      generated::forward_small_table_constants(*choose(request, choose_axes(request, layout)).info);
   // What a lane stores at once.
   const bool odd = layout.output_width() % 4 != 0;
   const int64_t from = odd ? constants.ODD_MEAN_LENGTH_FROM : constants.MEAN_LENGTH_FROM;
@@ -120,9 +123,12 @@ const char* why_not_small_table(const ForwardRequest& request, const Layout& lay
   return nullptr;
 }
 
-void add_small_table_launch(Plan& plan, const ForwardRequest& request, const Layout& layout,
-                            Reasons* reasons) {
-  const Choice choice = choose(request, layout);
+void add_small_table_launch(LaunchChain& chain, const ForwardRequest& request,
+                            const Layout& layout) {
+  ForwardSmallTableAxes axes = choose_axes(request, layout);
+  const bool checks = request.check != nullptr && fuses_checks(request, layout);
+  if (checks) axes.checked = ForwardSmallTableChecked::checked;
+  const Choice choice = choose(request, axes);
   generated::ForwardSmallTableArgs args{};
   args.output = request.output;
   args.weights = request.weights;
@@ -132,14 +138,19 @@ void add_small_table_launch(Plan& plan, const ForwardRequest& request, const Lay
   args.batch_size = to_int32(request.batch_size, "the number of bags per feature");
   args.mean = request.mean ? 1 : 0;
   const int32_t bags = generated::forward_small_table_constants(*choice.info).BAGS;
-  LaunchChain chain(plan, reasons);
-  chain.add(kForwardSmallTableKernel, choice, ceil_div(request.batch_size, bags), 1, args);
+  if (checks) {
+    args.invalid_count = invalid_count_of(*request.check);
+    args.report = request.check->report;
+    args.indices_numel = request.lookups;
+  }
+  chain.add(kForwardSmallTableKernel, choice, ceil_div(request.batch_size, bags), 1, args,
+            /*waits_first=*/true);
   if (chain.explains()) {
     const double mean_length =
         static_cast<double>(request.lookups) / static_cast<double>(request.total_bags);
     chain.explain("counts of rows times the table, which has ", layout.max_rows(), " rows of ",
-                  layout.output_width(), " columns; bags have ", mean_length,
-                  " lookups on average");
+                  layout.output_width(), " columns; bags have ", mean_length, " lookups on average",
+                  checks ? "; checks the indices" : "");
   }
 }
 

@@ -14,9 +14,9 @@ const char* why_not_small_table(const ForwardRequest& request, const Layout& lay
 // Whether the answer to the above is of interest: a table of a size that the kernel is made for.
 bool is_small_table(const Layout& layout);
 
-// Adds the launch of a call that nothing speaks against.
-void add_small_table_launch(Plan& plan, const ForwardRequest& request, const Layout& layout,
-                            Reasons* reasons);
+// Adds the launch of a call that nothing speaks against; it waits for what is in the chain.
+void add_small_table_launch(LaunchChain& chain, const ForwardRequest& request,
+                            const Layout& layout);
 
 // The same for the update, whose kernels serve fewer rows and narrower ones.
 const char* why_not_small_table_update(const BackwardUpdateRequest& request, const Layout& layout);

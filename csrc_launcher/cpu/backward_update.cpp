@@ -157,8 +157,8 @@ void transpose_indices(const TransposeRequest& request, const Layout& layout) {
   // The narrowest unit of alignment: this operator knows no weights.
   const LookupArguments in = lookup_arguments(request, element_size(Dtype::kFloat32));
   const auto* sample_weights = static_cast<const float*>(request.per_sample_weights);
-  const LinearLookups lookups =
-      linearise(kTranspose, in, layout, kMaxGradientNumel, sample_weights, request.mean);
+  const LinearLookups lookups = linearise(kTranspose, in, layout, kMaxGradientNumel, sample_weights,
+                                          request.mean, InvalidIndex::kRow0);
   transpose(lookups, static_cast<const int64_t*>(request.features), layout,
             request.mean || sample_weights != nullptr, static_cast<int32_t*>(request.transposed));
 }
@@ -170,9 +170,9 @@ void backward_update(const BackwardUpdateRequest& given, const TransposeRequest&
   const LookupArguments in = lookup_arguments(lookups, element_size(request.weight_dtype));
   std::vector<int32_t> words;
   if (given.transposed == nullptr) {
-    const LinearLookups linear =
-        linearise(kOperator, in, layout, request.gradient_numel,
-                  static_cast<const float*>(lookups.per_sample_weights), lookups.mean);
+    const LinearLookups linear = linearise(kOperator, in, layout, request.gradient_numel,
+                                           static_cast<const float*>(lookups.per_sample_weights),
+                                           lookups.mean, InvalidIndex::kRow0);
     const TransposedFormat format =
         transposed_format(request.lookups, layout.feature_count(), request.factored);
     words.resize(static_cast<size_t>(format.numel));

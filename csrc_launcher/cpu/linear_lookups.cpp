@@ -92,7 +92,8 @@ void check_tables(const char* op, const LookupArguments& in, const Layout& layou
 
 template <typename Index>
 LinearLookups linearise_as(const char* op, const LookupArguments& in, const Layout& layout,
-                           int64_t gradient_numel, const float* sample_weights, bool mean) {
+                           int64_t gradient_numel, const float* sample_weights, bool mean,
+                           InvalidIndex invalid) {
   const int64_t gradient_unit = layout.all_rows_aligned() ? kVectorBytes / in.element_size : 1;
   Lookups<Index> lookups(op, in, layout, gradient_numel, gradient_unit);
   check_tables(op, in, layout);
@@ -101,9 +102,13 @@ LinearLookups linearise_as(const char* op, const LookupArguments& in, const Layo
   linear.uses.resize(static_cast<size_t>(in.lookups));
   auto read = [&](const Bag& bag) {
     const float length = mean ? static_cast<float>(bag.end - bag.start) : 1.0f;
+    const int64_t rows = bag.feature[kRows];
     for (int64_t i = bag.start; i < bag.end; ++i) {
-      const int64_t index = lookups.indices()[i];
-      if (index < -1 || index >= bag.feature[kRows]) return false;
+      int64_t index = lookups.indices()[i];
+      if (index < -1 || index >= rows) {
+        if (invalid == InvalidIndex::kRefused) return false;
+        index = rows > 0 ? 0 : -1;
+      }
       const auto at = static_cast<size_t>(i);
       const float weight = sample_weights == nullptr ? 1.0f : sample_weights[i];
       linear.uses[at] = {bag.feature, bag.output, weight / length};
@@ -126,10 +131,11 @@ LinearLookups linearise_as(const char* op, const LookupArguments& in, const Layo
 }  // namespace
 
 LinearLookups linearise(const char* op, const LookupArguments& in, const Layout& layout,
-                        int64_t gradient_numel, const float* sample_weights, bool mean) {
+                        int64_t gradient_numel, const float* sample_weights, bool mean,
+                        InvalidIndex invalid) {
   return in.index_width == 32
-             ? linearise_as<int32_t>(op, in, layout, gradient_numel, sample_weights, mean)
-             : linearise_as<int64_t>(op, in, layout, gradient_numel, sample_weights, mean);
+             ? linearise_as<int32_t>(op, in, layout, gradient_numel, sample_weights, mean, invalid)
+             : linearise_as<int64_t>(op, in, layout, gradient_numel, sample_weights, mean, invalid);
 }
 
 void check_metadata(const char* op, const LookupArguments& in, const Layout& layout) {

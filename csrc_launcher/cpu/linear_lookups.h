@@ -29,12 +29,17 @@ struct LinearLookups {
   }
 };
 
+// What becomes of an index that is out of bounds: an error, or row 0 (a pruned row if there is
+// none), as the bounds check has it.
+enum class InvalidIndex { kRefused, kRow0 };
+
 // Checks every offset, index and position of the gradient, which has `gradient_numel` elements.
-// Throws Error when one is out of bounds, when features that share rows disagree about them, when
-// global rows do not rise from slot to slot, or when tables overlap in the weights.
-// `sample_weights` may be null.
+// Throws Error when one is out of bounds (an index only if `invalid` says so), when features that
+// share rows disagree about them, when global rows do not rise from slot to slot, or when tables
+// overlap in the weights. `sample_weights` may be null.
 LinearLookups linearise(const char* op, const LookupArguments& in, const Layout& layout,
-                        int64_t gradient_numel, const float* sample_weights, bool mean);
+                        int64_t gradient_numel, const float* sample_weights, bool mean,
+                        InvalidIndex invalid);
 
 // Throws Error as linearise() does, as far as metadata goes.
 void check_metadata(const char* op, const LookupArguments& in, const Layout& layout);

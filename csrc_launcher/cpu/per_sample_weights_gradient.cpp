@@ -18,8 +18,8 @@ constexpr int64_t kGrainElements = 32768;
 void per_sample_weights_gradient(const SampleWeightsGradientRequest& request, const Layout& layout,
                                  int64_t gradient_numel) {
   const LookupArguments in = lookup_arguments(request, element_size(request.weight_dtype));
-  const LinearLookups lookups =
-      linearise(kOperator, in, layout, gradient_numel, nullptr, request.mean);
+  const LinearLookups lookups = linearise(kOperator, in, layout, gradient_numel, nullptr,
+                                          request.mean, InvalidIndex::kRefused);
   auto* result = static_cast<float*>(request.result);
   with_element(request.weight_dtype, [&](auto weight) {
     with_element(request.gradient_dtype, [&](auto element) {

@@ -105,9 +105,7 @@ void check_bounds(StableIValue* stack, uint64_t argument_count, uint64_t /*resul
          ": bounds_mode 'fatal' waits for the device, which a CUDA graph capture forbids; ",
          "use 'warning' or 'ignore' while capturing");
   }
-  // Checked in the wider dtype of the two: an offset beyond int32 must not wrap around into bounds.
-  // What passes the check fits the indices' dtype.
-  const TensorDtype wide = in.offsets.dtype == TensorDtype::k_int64 ? in.offsets.dtype : dtype;
+  const TensorDtype wide = checked_dtype(in.indices, in.offsets);
   StableTensor checked_indices = empty_tensor({in.indices.numel}, wide, kind, device);
   StableTensor checked_offsets = empty_tensor({in.offsets.numel}, wide, kind, device);
   const StableTensor report = empty_tensor({kReportSize}, TensorDtype::k_int64, kind, device);

@@ -1,4 +1,4 @@
-// tbe_aot::forward as the dispatcher calls it.
+// tbe_aot::forward and tbe_aot::forward_checked as the dispatcher calls them.
 #pragma once
 
 #include <torch/csrc/stable/c/shim.h>
@@ -7,7 +7,8 @@
 
 namespace tbe_aot {
 
-// Serves CPU and CUDA: the device of the weights decides.
+// Both serve CPU and CUDA: the device of the weights decides.
 void forward(StableIValue* stack, uint64_t argument_count, uint64_t result_count);
+void forward_checked(StableIValue* stack, uint64_t argument_count, uint64_t result_count);
 
 }  // namespace tbe_aot

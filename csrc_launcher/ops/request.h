@@ -44,6 +44,19 @@ inline FusedLongRuns to_fused_long_runs(std::string_view name) {
   return FusedLongRuns::kAuto;
 }
 
+// A `fused_checks` argument.
+inline FusedChecks to_fused_checks(std::string_view name) {
+  if (name == "never") return FusedChecks::kNever;
+  if (name == "always") return FusedChecks::kAlways;
+  return FusedChecks::kAuto;
+}
+
+// What indices and offsets are checked in: the wider dtype of the two, so that an offset beyond
+// int32 does not wrap around into bounds. What passes the check fits the indices' dtype.
+inline TensorDtype checked_dtype(const TensorInfo& indices, const TensorInfo& offsets) {
+  return offsets.dtype == TensorDtype::k_int64 ? offsets.dtype : indices.dtype;
+}
+
 // What indices and offsets are read as: the indices' dtype, or int64. Offsets go up to N. The CPU
 // looks at them, and must not see one beyond int32 wrap around.
 inline TensorDtype lookup_dtype(const TensorInfo& indices, const TensorInfo& offsets) {

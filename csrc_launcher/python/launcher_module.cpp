@@ -259,6 +259,13 @@ PlanView make_plan(const Request& request, const std::vector<int64_t>& layout) {
   return PlanView(plan);
 }
 
+// `check`: planned first, where given.
+PlanView plan_forward(tbe_aot::ForwardRequest request, const std::vector<int64_t>& layout,
+                      const tbe_aot::CheckBoundsRequest* check) {
+  request.check = check;
+  return make_plan<tbe_aot_plan_forward>(request, layout);
+}
+
 PlanView plan_check_bounds(const tbe_aot::CheckBoundsRequest& request) {
   tbe_aot_plan* plan = nullptr;
   check(tbe_aot_plan_check_bounds(&request, &plan));
@@ -484,8 +491,7 @@ PYBIND11_MODULE(_launcher, module) {
   module.def("variants", &variants, "kernel"_a, "arch"_a);
   module.def("buckets", &buckets);
   tbe_aot::python::bind_requests(module);
-  module.def("plan_forward", &make_plan<tbe_aot_plan_forward, tbe_aot::ForwardRequest>, "request"_a,
-             "layout"_a);
+  module.def("plan_forward", &plan_forward, "request"_a, "layout"_a, "check"_a = nullptr);
   module.def("plan_check_bounds", &plan_check_bounds, "request"_a);
   module.def("transpose_scratch_bytes", &transpose_scratch_bytes, "request"_a, "layout"_a);
   module.def("plan_transpose", &make_plan<tbe_aot_plan_transpose, tbe_aot::TransposeRequest>,

@@ -85,6 +85,15 @@ struct Convert<FusedLongRuns> {
   }
 };
 
+template <>
+struct Convert<FusedChecks> {
+  using Shown = std::string;
+  static Shown show(FusedChecks value) { return kPathChoices[static_cast<size_t>(value)]; }
+  static FusedChecks read(const Shown& value) {
+    return find_path_choice<FusedChecks>("fused_checks", value);
+  }
+};
+
 // A class whose constructor takes the arch and any other field by its name. What is not given is as
 // in C++.
 template <typename Request>
@@ -147,7 +156,8 @@ void bind_requests(py::module_& module) {
       .field("batch_size", &Forward::batch_size)
       .field("total_bags", &Forward::total_bags)
       .field("small_tables", &Forward::small_tables)
-      .field("work_stealing", &Forward::work_stealing);
+      .field("work_stealing", &Forward::work_stealing)
+      .field("fused_checks", &Forward::fused_checks);
 
   using Check = CheckBoundsRequest;
   Binding<Check>(module, "CheckBoundsRequest")

@@ -10,6 +10,7 @@ invalid_count[0] += invalid indices; report[2] = max(N - position) over them (ze
 import triton
 import triton.language as tl
 from common.features import feature_bags
+from common.overlap import begin
 
 
 @triton.jit
@@ -24,8 +25,10 @@ def check_indices_kernel(
     indices_numel,
     batch_size,
     vbe,
+    overlap,
     BLOCK: tl.constexpr,
 ):
+    begin(overlap)
     entry = features + tl.program_id(1) * 8
     feature = tl.load(entry)
     rows = tl.load(entry + 4)

@@ -9,12 +9,14 @@ report[0] += bad entries; report[1] = max(offsets_numel - entry) over the bad on
 
 import triton
 import triton.language as tl
+from common.overlap import begin
 
 
 @triton.jit
 def check_offsets_kernel(
-    offsets_out, report, offsets, offsets_numel, indices_numel, BLOCK: tl.constexpr
+    offsets_out, report, offsets, offsets_numel, indices_numel, overlap, BLOCK: tl.constexpr
 ):
+    begin(overlap)
     entry = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     exists = entry < offsets_numel
     value = tl.load(offsets + entry, mask=exists, other=0)

@@ -10,13 +10,17 @@ rounded once, to the output dtype.
 One program owns BAGS bags of one feature. Each bag is gathered by ROWS slots, slot r taking the lookups
 r, r + ROWS, ...; the slots of a bag are added in a fixed tree, so equal inputs give equal bits. Long bags
 want BAGS = 1 and several rows in flight, short ones several bags in lockstep.
+
+If CHECKED, an index outside [-1, rows) of its table is read as 0 (as -1 where there is no row), and counted as
+``check_indices`` does: invalid_count[0] += invalid indices; report[2] = max(N - position) over them.
 """
 
 import triton
 import triton.language as tl
 from common.features import feature_bags, load_feature
+from common.indices import is_invalid
 from common.output import store_rows
-from common.overlap import start_next, wait_for_previous
+from common.overlap import begin, start_next, wait_for_previous
 
 
 @triton.jit
@@ -34,11 +38,15 @@ def forward_kernel(
     output_dtype,  # 0 fp32, 1 fp16, 2 bf16
     mean,
     vbe,
-    overlap,  # bit 0: the next launch may start, bit 1: this one overlaps the one before
+    overlap,  # 1: the next launch may start, 2: this one overlaps the one before, 4: wait for it first (if CHECKED)
+    invalid_count,  # [1] int64, written only if CHECKED
+    report,  # [4] int64 as in check_offsets, written only if CHECKED
+    indices_numel,  # N, read only if CHECKED
     WEIGHT_DTYPE: tl.constexpr,
     BUCKET: tl.constexpr,
     WEIGHTED: tl.constexpr,
     ALIGNED: tl.constexpr,
+    CHECKED: tl.constexpr,
     BAGS: tl.constexpr,
     ROWS: tl.constexpr,
     UNROLL: tl.constexpr,
@@ -49,7 +57,10 @@ def forward_kernel(
     ACCUMULATOR: tl.constexpr = tl.float64 if WEIGHT_DTYPE == "fp32" else tl.float32
     SLOTS: tl.constexpr = BAGS * ROWS
 
-    start_next(overlap)
+    if CHECKED:
+        begin(overlap)  # The check of the offsets may be the launch before.
+    else:
+        start_next(overlap)
     feature, weight_offset, row_pitch, dim, output_column = load_feature(
         features, tl.program_id(1), UNIT
     )
@@ -69,10 +80,18 @@ def forward_kernel(
     bag_indices = indices + start
     bag_weights = per_sample_weights + start
     lookup = slot % ROWS
+    if CHECKED:
+        rows = tl.load(features + tl.program_id(1) * 8 + 4)
+        replacement = tl.where(rows > 0, 0, -1).to(tl.int64)
+        any_invalid = tl.zeros([SLOTS], tl.int1)
     total = tl.zeros([SLOTS, BUCKET], ACCUMULATOR)
     for _ in range(0, steps, UNROLL):
         for _ in tl.static_range(UNROLL):
             index = tl.load(bag_indices + lookup, mask=lookup < length, other=-1).to(tl.int64)
+            if CHECKED:
+                invalid = is_invalid(index, rows)
+                any_invalid |= invalid
+                index = tl.where(invalid, replacement, index)
             used = index >= 0
             row = tl.load(
                 table + (index * row_pitch)[:, None] + column[None, :],
@@ -85,6 +104,22 @@ def forward_kernel(
                 row *= sample_weight.to(ACCUMULATOR)[:, None]
             total += row
             lookup += ROWS
+
+    if CHECKED:
+        # Rare: the loop above only remembers that there are some, which costs it no registers.
+        if tl.max(any_invalid.to(tl.int32), axis=0) > 0:
+            _count_invalid(
+                bag_indices,
+                start,
+                slot % ROWS,
+                length,
+                steps,
+                rows,
+                indices_numel,
+                invalid_count,
+                report,
+                ROWS,
+            )
 
     pooled = tl.sum(tl.reshape(total, [BAGS, ROWS, BUCKET]), axis=1)
     bag = tl.program_id(0) * BAGS + tl.arange(0, BAGS)
@@ -104,3 +139,29 @@ def forward_kernel(
         in_row = owned[:, None] & (column < dim)[None, :]
         store_rows(output, output_row[:, None] + column[None, :], pooled, in_row, output_dtype)
     wait_for_previous(overlap)
+
+
+@triton.jit
+def _count_invalid(
+    bag_indices,
+    start,
+    lookup,
+    length,
+    steps,
+    rows,
+    indices_numel,
+    invalid_count,
+    report,
+    ROWS: tl.constexpr,
+):
+    """Read the program's lookups once more, for the number of invalid ones and the first of them."""
+    count = tl.zeros_like(length)
+    first = tl.zeros_like(start)
+    for _ in range(steps):
+        index = tl.load(bag_indices + lookup, mask=lookup < length, other=-1).to(tl.int64)
+        invalid = is_invalid(index, rows)
+        count += invalid.to(tl.int32)
+        first = tl.maximum(first, tl.where(invalid, indices_numel - (start + lookup), 0))
+        lookup += ROWS
+    tl.atomic_add(invalid_count, tl.sum(count.to(tl.int64), axis=0), sem="relaxed")
+    tl.atomic_max(report + 2, tl.max(first, axis=0), sem="relaxed")

@@ -3,7 +3,10 @@
 //   out[b, c] = scale_b * sum_r count[b, r] * W[r, c],   count[b, r] = how often row r is in bag b
 //
 // scale_b = 1 for SUM and 1 / L_b for MEAN; index -1 (a pruned row) is counted in no row, but in
-// L_b. Reading every row once and multiplying on tensor cores takes the place of gathering L rows
+// L_b. If kChecked, an index outside [-1, rows) is counted as of row 0 and reported as
+// check_indices does: invalid_count[0] += their number; report[2] = max(N - position) over them.
+//
+// Reading every row once and multiplying on tensor cores takes the place of gathering L rows
 // per bag. Counts are exact: they are taken apart into digits that the weights' dtype holds
 // exactly, nearly always one. Products are exact, sums are fp32, as in the general kernel.
 //
@@ -22,6 +25,7 @@ constexpr int kBf16 = BF16;
 constexpr int kRows = ROWS;
 constexpr int kBucket = BUCKET;
 constexpr int kIndexWidth = INDEX_WIDTH;
+constexpr int kChecked = CHECKED;
 constexpr int kBags = BAGS;
 constexpr int kWarps = NUM_WARPS;
 
@@ -31,9 +35,9 @@ constexpr int kTiles = kColumns / 8;        // Of 8 columns.
 constexpr int kLaneColumns = kTiles * 2;    // Of the output; neighbours, four at a time.
 constexpr int kStepRows = 64;               // Rows that a warp holds together.
 constexpr int kSteps = kStepRows / 16;
-// Of a multiprocessor. Left to itself (0), ptxas saves so many registers of 256 rows that it
-// spills.
-constexpr int kLeastBlocks = kRows > kStepRows ? 4 : 0;
+// Of a multiprocessor. Left to itself (0), ptxas saves so many registers of 256 rows, or with a
+// check, that it spills.
+constexpr int kLeastBlocks = kRows > kStepRows || (kChecked != 0 && kWarps == 4) ? 4 : 0;
 // Two words of 16 lanes at once, in different banks.
 constexpr int kPitch = kRows + 8;
 static_assert(kBags == 16, "what a product of tensor cores has");
@@ -43,7 +47,16 @@ static_assert(kRows % kStepRows == 0, "rows are multiplied so many at a time");
 using Index = IndexOf<kIndexWidth>::type;
 using Half = unsigned short;
 using Exact = ExactIntegers<kBf16>;
-using Bags = BagCounts<Index, kThreads, kBags, kRows, kPitch>;
+template <bool checked>
+struct KindOf {
+  using type = TrustedIndex<Index, kRows>;
+};
+template <>
+struct KindOf<true> {
+  using type = CheckedIndex<Index, kRows>;
+};
+using IndexKind = KindOf<kChecked != 0>::type;
+using Bags = BagCounts<Index, IndexKind, kThreads, kBags, kRows, kPitch>;
 using Sums = float[kTiles][4];
 
 struct alignas(8) Pair {
@@ -165,7 +178,8 @@ __device__ __forceinline__ void add_row_by_row(Sums& sums, const uint32* counts,
 extern "C" __global__ void __launch_bounds__(kThreads, kLeastBlocks)
     forward_small_table(float* output, const Half* weights, const long long* features,
                         const Index* indices, const Index* offsets, int batch_size, int mean,
-                        int overlap, void*, void*) {
+                        int overlap, long long* invalid_count, long long* report,
+                        long long indices_numel, void*, void*) {
   __shared__ Bags bags;
   begin(overlap);
   const int thread = threadIdx.x;
@@ -185,16 +199,24 @@ extern "C" __global__ void __launch_bounds__(kThreads, kLeastBlocks)
   bags.load(lookups, indices);
   Rows rows;
   load_rows(rows, table, 0, first_column);
-  bags.add(lookups, indices);
+  bags.add(lookups, indices, table.rows);
   __syncthreads();
+  if constexpr (kChecked != 0) {
+    bags.count_invalid_as_row_0(table.rows, [&](int bag, uint32 invalid) {
+      uint64 first = bags.starts[bag];
+      while (CheckedIndex<Index, kRows>::is_valid(indices[first], table.rows)) ++first;
+      atomicAdd(reinterpret_cast<uint64*>(invalid_count), static_cast<uint64>(invalid));
+      atomicMax(report + 2, indices_numel - static_cast<long long>(first));
+    });
+  }
 
   Sums sums = {};
   if (!bags.any_longer((1 << Exact::kBits) - 1)) {
-    add_products<true>(sums, bags.counts, rows, 0);
+    add_products<true>(sums, bags.counts(), rows, 0);
 #pragma unroll 1
     for (int row = kStepRows; row < kRows; row += kStepRows) {
       load_rows(rows, table, row, first_column);
-      add_products<true>(sums, bags.counts + row, rows, 0);
+      add_products<true>(sums, bags.counts() + row, rows, 0);
     }
   } else {
     // The highest digit first (Horner's scheme).
@@ -207,12 +229,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kLeastBlocks)
 #pragma unroll 1
       for (int row = 0; row < kRows; row += kStepRows) {
         load_rows(rows, table, row, first_column);
-        add_products<false>(sums, bags.counts + row, rows, digit);
+        add_products<false>(sums, bags.counts() + row, rows, digit);
       }
     }
   }
   if (__ballot_sync(kWarp, !is_finite(sums)) != 0) {
-    add_row_by_row(sums, bags.counts, table, first_column);
+    add_row_by_row(sums, bags.counts(), table, first_column);
   }
 
 #pragma unroll

@@ -1,6 +1,7 @@
 """Per lookup i of bag (t, b): the global row that it reads, and where the gradient of its bag starts.
 
-    keys[i]      = first_global_row_t + indices[i], or total_rows if the lookup is pruned (index -1)
+    keys[i]      = first_global_row_t + indices[i], or total_rows if the lookup is pruned (index -1);
+                   an index outside [-1, rows_t) counts as 0, as the bounds check replaces it, or as -1 without rows
     positions[i] = b * output_width + output_column_t, or vbe_output_offsets[bag]: an element of grad_output
     factors[i]   = w_i / L, what the gradient is multiplied by (w_i = 1 without per-sample weights, L = 1 for SUM)
 
@@ -12,6 +13,7 @@ reads none of them, here they count as pruned.
 import triton
 import triton.language as tl
 from common.features import feature_bags
+from common.indices import is_invalid
 from common.overlap import begin, wait_for_previous
 
 
@@ -47,7 +49,9 @@ def linearise_lookups_kernel(
     entry = features + tl.program_id(1) * 8
     feature = tl.load(entry)
     output_column = tl.load(entry + 5)
+    rows = tl.load(entry + 4)
     first_global_row = tl.load(entry + 7)
+    replacement = tl.where(rows > 0, first_global_row, total_rows)
     first_bag, bag_count = feature_bags(feature, batch_size, vbe_bag_offsets, vbe)
 
     bag = tl.program_id(0) * BAGS + tl.arange(0, BAGS)
@@ -68,7 +72,8 @@ def linearise_lookups_kernel(
         in_bag = lane[None, :] < length[:, None]
         lookup = start[:, None] + lane[None, :]
         index = tl.load(indices + lookup, mask=in_bag, other=-1)
-        key = tl.where(index >= 0, first_global_row + index, total_rows).to(KEY)
+        key = tl.where(index >= 0, first_global_row + index, total_rows)
+        key = tl.where(is_invalid(index.to(tl.int64), rows), replacement, key).to(KEY)
         tl.store(keys + lookup, key, mask=in_bag)
         tl.store(positions + lookup, position, mask=in_bag)
         if weighted + mean != 0:

@@ -8,6 +8,7 @@ the entries: a repair is rare, and without one this launch reads a single number
 
 import triton
 import triton.language as tl
+from common.overlap import begin
 
 
 @triton.jit
@@ -16,7 +17,10 @@ def _maximum(left, right):
 
 
 @triton.jit
-def repair_offsets_kernel(offsets, report, offsets_numel, indices_numel, BLOCK: tl.constexpr):
+def repair_offsets_kernel(
+    offsets, report, offsets_numel, indices_numel, overlap, BLOCK: tl.constexpr
+):
+    begin(overlap)
     if tl.load(report) > 0:
         reached = tl.zeros([], tl.int64)
         block_start = tl.zeros([], tl.int64)

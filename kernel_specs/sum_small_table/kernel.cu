@@ -4,7 +4,8 @@
 //   used[r, chunk]        = 0 if no bag of the chunk has row r
 //   g = clamp(gradient / scale, clip) * factor_b,   factor_b = 1 for SUM and 1 / L_b for MEAN
 //
-// count[b, r] is how often row r is in bag b, counted as in forward_small_table: keeping its counts
+// count[b, r] is how often row r is in bag b, counted as in forward_small_table, what is out of
+// bounds as of row 0: keeping its counts
 // would save a microsecond here and cost half of one there. The products run on tensor cores. An
 // fp32 gradient is the exact sum of three bf16 numbers, which have its range of exponents: nothing
 // needs scaling, and a small gradient beside a large one loses nothing. Tensor cores truncate while
@@ -47,7 +48,7 @@ static_assert(kThreads % kRows == 0, "a thread looks at counters of one row");
 using Index = IndexOf<kIndexWidth>::type;
 using Exact = ExactIntegers<true>;
 using Sums = float[kRowTiles][kTiles][4];
-using Bags = BagCounts<Index, kThreads, kBags, kRows, kPitch>;
+using Bags = BagCounts<Index, CheckedIndex<Index, kRows>, kThreads, kBags, kRows, kPitch>;
 
 struct alignas(8) Pair {
   float values[2];
@@ -240,6 +241,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   Source source;
   source.first = gradient;
   source.dim = static_cast<int>(features[3]);  // Columns: see csrc_launcher/core/layout.h.
+  const uint32 rows = static_cast<uint32>(features[4]);
   source.in_pairs = source.dim % 2 == 0 && reinterpret_cast<uint64>(gradient) % 8 == 0;
   // Clamped as they are, unscaled with the factor: sums of what is still scaled may be too large.
   const float scale = scaled != 0 ? *gradient_scale : 1.0f;
@@ -257,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     Bags::Lookups lookups;
     shared.bags.load(lookups, indices);
-    shared.bags.add(lookups, indices);
+    shared.bags.add(lookups, indices, rows);
     const int column = first_column + lane / 4 * 2;
     Gradients next = load_gradients(source, first_bag, chunk_end, column);
     if (thread < kBags) {
@@ -266,10 +268,11 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       shared.factors[thread] = share * unscale;
     }
     __syncthreads();
+    shared.bags.count_invalid_as_row_0(rows, [](int, uint32) {});
     uint32 bits = 0;
 #pragma unroll
     for (int bag = thread / kRows; bag < kBags; bag += kThreads / kRows) {
-      bits |= shared.bags.counts[bag * kPitch + thread % kRows];
+      bits |= shared.bags.counts()[bag * kPitch + thread % kRows];
     }
     if (bits != 0) {
       atomicOr(&shared.used[thread % kRows], bits);
@@ -287,7 +290,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       if (step + 1 < kSteps) {
         next = load_gradients(source, first_bag + (step + 1) * kStepBags, chunk_end, column);
       }
-      const uint32* counts = shared.bags.counts + step * kStepBags * kPitch + first_row;
+      const uint32* counts = shared.bags.counts() + step * kStepBags * kPitch + first_row;
       if (!finish(gradients, source.limit, shared.factors + step * kStepBags)) {
         left_out |= 1u << step;
       }
@@ -310,9 +313,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 #pragma unroll 1
     for (int step = 0; left_out >> step != 0; ++step) {
       if ((left_out >> step & 1) != 0) {
-        add_one_by_one(of_bags, shared.bags.counts + step * kStepBags * kPitch + first_row, source,
-                       shared.factors + step * kStepBags, first_bag + step * kStepBags, chunk_end,
-                       first_column);
+        add_one_by_one(of_bags, shared.bags.counts() + step * kStepBags * kPitch + first_row,
+                       source, shared.factors + step * kStepBags, first_bag + step * kStepBags,
+                       chunk_end, first_column);
       }
     }
 #pragma unroll

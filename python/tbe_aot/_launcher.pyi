@@ -184,6 +184,7 @@ class ForwardRequest:
         total_bags: bags of all features.
         small_tables: ``auto``, ``never`` or ``always``, as in the operator.
         work_stealing: whether the operator's argument is ``always``.
+        fused_checks: likewise; of importance only with a check.
     """
 
     arch: str
@@ -204,9 +205,16 @@ class ForwardRequest:
     total_bags: int = 0
     small_tables: str = "auto"
     work_stealing: bool = False
+    fused_checks: str = "auto"
 
-def plan_forward(request: ForwardRequest, layout: Sequence[int]) -> Plan:
-    """Plan a pooled lookup; ``layout`` is the operators' argument."""
+def plan_forward(
+    request: ForwardRequest, layout: Sequence[int], check: CheckBoundsRequest | None = None
+) -> Plan:
+    """Plan a pooled lookup; ``layout`` is the operators' argument.
+
+    With a ``check`` that is planned first, perhaps as a part of the lookup, and what it checks is looked up rather than
+    ``indices`` and ``offsets`` of the request.
+    """
 
 @dataclass(kw_only=True)
 class CheckBoundsRequest:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ._operator_rules import accept_backward_update, accept_forward
+from ._operator_rules import accept_backward_update, accept_forward, accept_forward_checked
 from ._rules import given
 from .inspection import WEIGHT_DTYPES, launcher
 
@@ -57,11 +57,14 @@ def explain(
     *,
     small_tables: str = "auto",
     work_stealing: str = "never",
+    bounds_mode: str = "none",
+    fused_checks: str = "auto",
     arch: str | None = None,
 ) -> Explanation:
     """Which kernels ``torch.ops.tbe_aot.forward`` would launch for these arguments, and why; launches none.
 
-    The arguments are the operator's; ``arch`` is the arch to plan for, by default that of the weights' device, or the
+    With a ``bounds_mode`` other than "none", which ``torch.ops.tbe_aot.forward_checked`` would. The arguments are the
+    operators'; ``arch`` is the arch to plan for, by default that of the weights' device, or the
     first of the build for tensors on a CPU.
 
     Raises:
@@ -69,29 +72,25 @@ def explain(
         ValueError: the build has no such arch.
         ImportError: see ``launcher``.
     """
-    sizes = accept_forward(
-        weights,
-        features,
-        layout,
-        indices,
-        offsets,
-        per_sample_weights,
-        pooling,
-        output_dtype,
-        None,
-        None,
-        0,
-        0,
-        small_tables,
-        work_stealing,
+    checked = bounds_mode != "none"
+    lookup = (weights, features, layout, indices, offsets, per_sample_weights, pooling)
+    vbe = (None, None, 0, 0)
+    paths = (small_tables, work_stealing)
+    sizes: Any = (
+        accept_forward_checked(*lookup, output_dtype, *vbe, *paths, bounds_mode, None, fused_checks)
+        if checked
+        else accept_forward(*lookup, output_dtype, *vbe, *paths)
     )
     native = launcher()
     arch = arch or _arch_of(weights)
+    # The check reads offsets and indices in the wider dtype of the two.
+    read = offsets if checked and offsets.dtype == torch.int64 else indices
+    index_width = 8 * read.dtype.itemsize
     request = native.ForwardRequest(
         arch=arch,
         weight_dtype=WEIGHT_DTYPES[weights.dtype],
         output_dtype=WEIGHT_DTYPES[getattr(torch, output_dtype)],
-        index_width=8 * indices.dtype.itemsize,
+        index_width=index_width,
         mean=pooling == "mean",
         weights=weights.data_ptr(),
         features=features.data_ptr(),
@@ -103,8 +102,20 @@ def explain(
         total_bags=sizes.total_bags,
         small_tables=small_tables,
         work_stealing=work_stealing == "always",
+        fused_checks=fused_checks,
     )
-    return _explanation(native.plan_forward(request, layout))
+    check = None
+    if checked:
+        check = native.CheckBoundsRequest(
+            arch=arch,
+            index_width=index_width,
+            features=features.data_ptr(),
+            feature_count=sizes.feature_count,
+            lookups=indices.numel(),
+            offsets_numel=offsets.numel(),
+            batch_size=sizes.batch_size,
+        )
+    return _explanation(native.plan_forward(request, layout, check))
 
 
 def explain_backward(

@@ -98,11 +98,11 @@ def _labels(kernel: str, axis: str, values: Sequence[bool | int | str]) -> list[
 
 
 def _small_table_kernels(
-    weights_dtype: torch.dtype, layout: list[int], formula: str | None
+    weights_dtype: torch.dtype, layout: list[int], formula: str | None, checked: tuple[int, ...]
 ) -> dict[str, dict[str, tuple[int | str, ...]]]:
     """The kernels of a table that small_tables.cpp calls small, if the layout has one.
 
-    ``formula``: also those that update it.
+    ``formula``: also those that update it; ``checked``: those that look up, with (1) and without (0) a check.
     """
     _, features, width, _, _, rows, bucket, *_ = layout
     limits = [limit for limit in AXES["forward_small_table"]["rows"] if rows <= int(limit)]
@@ -111,7 +111,12 @@ def _small_table_kernels(
         return {}
     bf16 = int(weights_dtype == torch.bfloat16)
     kernels: dict[str, dict[str, tuple[int | str, ...]]] = {
-        "forward_small_table": {"bf16": (bf16,), "bucket": (bucket,), "rows": (limits[0],)}
+        "forward_small_table": {
+            "bf16": (bf16,),
+            "bucket": (bucket,),
+            "rows": (limits[0],),
+            "checked": checked,
+        }
     }
     # The least of the forward's limits is the update's.
     if formula is not None and limits[0] == min(AXES["forward_small_table"]["rows"]):
@@ -131,6 +136,7 @@ def kernels_of(
     layout: list[int],
     *,
     bounds_check: bool,
+    fused_checks: str = "auto",
     optimizer: str | None = None,
     output_dtype: torch.dtype = torch.float32,
     work_stealing: str = "never",
@@ -142,9 +148,12 @@ def kernels_of(
     kernels: dict[str, dict[str, tuple[int | str, ...]]] = {}
     weights = (WEIGHT_DTYPES[weights_dtype],)
     buckets = tuple(sorted(set(layout[6::3])))
-    kernels["forward"] = {"weight_dtype": weights, "bucket": buckets}
+    fused = bounds_check and fused_checks != "never"
+    checked = (False, True) if fused else (False,)
+    kernels["forward"] = {"weight_dtype": weights, "bucket": buckets, "checked": checked}
     formula = None if optimizer is None else OPTIMIZERS[optimizer].kernel_formula
-    kernels |= _small_table_kernels(weights_dtype, layout, formula)
+    small_checked = (0, 1) if fused and fused_checks == "always" else (0,)
+    kernels |= _small_table_kernels(weights_dtype, layout, formula, small_checked)
     stealing = tuple(b for b in buckets if b in AXES["forward_work_stealing"]["bucket"])
     if work_stealing == "always" and weights_dtype != torch.float32 and stealing:
         bf16 = int(weights_dtype == torch.bfloat16)
@@ -190,6 +199,7 @@ def preload(
     layout: list[int],
     *,
     bounds_check: bool,
+    fused_checks: str = "auto",
     optimizer: str | None = None,
     output_dtype: torch.dtype = torch.float32,
     work_stealing: str = "never",
@@ -201,7 +211,8 @@ def preload(
     Args:
         weights: the tables.
         layout: as for the operators.
-        bounds_check: also those of ``check_bounds``.
+        bounds_check: also those of ``check_bounds`` and ``forward_checked``.
+        fused_checks: as in ``forward_checked``.
         optimizer: also those of a backward that trains the tables with it, and of per-sample weights' gradient.
         output_dtype: of the lookups that are trained, and so of their gradient.
         work_stealing: the operator's argument.
@@ -219,6 +230,7 @@ def preload(
         weights.dtype,
         layout,
         bounds_check=bounds_check,
+        fused_checks=fused_checks,
         optimizer=optimizer,
         output_dtype=output_dtype,
         work_stealing=work_stealing,

@@ -53,6 +53,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         bounds_check: what happens to an index or offset that is out of bounds. "none": not looked at, the caller is
             trusted; "ignore": an index is treated as 0, offsets are clamped; "warning": the same, and the invalid
             indices are counted (``invalid_index_count``); "fatal": RuntimeError, at the price of waiting for the device.
+            What is checked is never changed: offsets are copied, indices where a kernel of their own checks them.
         optimizer: how ``loss.backward()`` trains the tables: SGD, RowwiseAdagrad, Adagrad or Adam. Default: not at all.
         frozen: names of tables that are looked up but not trained.
         gradient_clip: if above 0, every element of the result's gradient is clamped to [-gradient_clip, gradient_clip].
@@ -71,6 +72,9 @@ class TableBatchedEmbeddingBags(nn.Module):
             where that was measured to be faster; "never"; or "always", where there is a kernel for that.
         work_stealing: whether lookups take the kernel whose blocks go on with the work of others: "never", or "always",
             where there is one, which is on sm100. It has not run so far.
+        fused_checks: whether the kernels that look up check the indices, too, rather than a kernel before them
+            (bounds_check "ignore" or "warning"): "auto", where bags are so short on average that it pays; "never"; or
+            "always", wherever one can. The results are the same.
         device: of tables and metadata.
 
     Attributes:
@@ -119,6 +123,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         small_tables: str = "auto",
         fused_long_runs: str = "auto",
         work_stealing: str = "never",
+        fused_checks: str = "auto",
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
@@ -128,6 +133,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         _expect("small_tables", small_tables, PATH_CHOICES)
         _expect("fused_long_runs", fused_long_runs, PATH_CHOICES)
         _expect("work_stealing", work_stealing, WORK_STEALING)
+        _expect("fused_checks", fused_checks, PATH_CHOICES)
         tables, frozen = tuple(tables), tuple(frozen)
         feature_tables = None if feature_tables is None else tuple(feature_tables)
         self.table_specs = tables
@@ -150,6 +156,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         self.small_tables = small_tables
         self.fused_long_runs = fused_long_runs
         self.work_stealing = work_stealing
+        self.fused_checks = fused_checks
         self.pending_updates = no_updates()
         trained = optimizer is not None and not set(self.feature_tables) <= set(frozen)
         self.weights = nn.Parameter(weights, requires_grad=trained)
@@ -218,16 +225,21 @@ class TableBatchedEmbeddingBags(nn.Module):
             bag_offsets, output_offsets, max_batch, output_numel = vbe_layout(
                 batch_size_per_feature_per_rank, self.feature_dims, self.features.device
             )
-        if self.bounds_check != "none":
+        bounds_mode = self.bounds_check
+        # Nothing may be looked up before the verdict of "fatal", and the gradient of per-sample weights needs indices
+        # that are right: there the check goes before. Else it is a part of the lookup, and the update needs none.
+        weighs = per_sample_weights is not None and per_sample_weights.requires_grad
+        if bounds_mode == "fatal" or (weighs and bounds_mode != "none"):
             indices, offsets = torch.ops.tbe_aot.check_bounds(
                 indices,
                 offsets,
                 self.features,
                 self.layout,
-                self.bounds_check,
+                bounds_mode,
                 self.invalid_count,
                 bag_offsets,
             )
+            bounds_mode = "none"
         if not torch.jit.is_scripting():  # type: ignore[attr-defined]
             batch = Batch(
                 indices,
@@ -237,13 +249,35 @@ class TableBatchedEmbeddingBags(nn.Module):
                 output_offsets,
                 vbe_max_batch=max_batch,
                 vbe_output_numel=output_numel,
+                bounds_mode=bounds_mode,
             )
             if self._needs_backward(per_sample_weights):
                 trained: torch.Tensor = Lookup.apply(  # type: ignore[no-untyped-call]
                     self, self._parameters["weights"], per_sample_weights, batch
                 )
                 return trained
-            return self.pooled(batch)
+            return self.pooled(batch)[0]
+        if bounds_mode != "none":
+            checked: torch.Tensor = torch.ops.tbe_aot.forward_checked(
+                self.weights,
+                self.features,
+                self.layout,
+                indices,
+                offsets,
+                per_sample_weights,
+                self.pooling,
+                self.output_dtype_name,
+                bag_offsets,
+                output_offsets,
+                max_batch,
+                output_numel,
+                self.small_tables,
+                self.work_stealing,
+                bounds_mode,
+                self.invalid_count,
+                self.fused_checks,
+            )[0]
+            return checked
         pooled: torch.Tensor = torch.ops.tbe_aot.forward(
             self.weights,
             self.features,
@@ -278,11 +312,34 @@ class TableBatchedEmbeddingBags(nn.Module):
     # What follows reads parameters and buffers from where torch keeps them: as attributes, each costs half a microsecond
     # of an eager step's host time.
 
-    def pooled(self, batch: Batch) -> torch.Tensor:
-        """``torch.ops.tbe_aot.forward`` of a batch whose bounds are known to be right; has no gradient."""
-        result: torch.Tensor = torch.ops.tbe_aot.forward(
-            self._parameters["weights"],
-            self._buffers["features"],
+    def pooled(self, batch: Batch) -> tuple[torch.Tensor, Batch]:
+        """The result of a lookup, and the batch as an update takes it; the result has no gradient."""
+        weights = self._parameters["weights"]
+        buffers = self._buffers
+        if batch.bounds_mode != "none":
+            result, offsets = torch.ops.tbe_aot.forward_checked(
+                weights,
+                buffers["features"],
+                self.layout,
+                batch.indices,
+                batch.offsets,
+                batch.per_sample_weights,
+                self.pooling,
+                self.output_dtype_name,
+                batch.vbe_bag_offsets,
+                batch.vbe_output_offsets,
+                batch.vbe_max_batch,
+                batch.vbe_output_numel,
+                self.small_tables,
+                self.work_stealing,
+                batch.bounds_mode,
+                buffers["invalid_count"],
+                self.fused_checks,
+            )
+            return result, batch._replace(offsets=offsets)
+        result = torch.ops.tbe_aot.forward(
+            weights,
+            buffers["features"],
             self.layout,
             batch.indices,
             batch.offsets,
@@ -296,7 +353,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.small_tables,
             self.work_stealing,
         )
-        return result
+        return result, batch
 
     def per_sample_weights_gradient(self, grad_output: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Gradient of a batch's per-sample weights, in their dtype, from the rows as they are now."""
@@ -534,6 +591,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.weights,
             self.layout,
             bounds_check=self.bounds_check != "none",
+            fused_checks="never" if self.bounds_check == "fatal" else self.fused_checks,
             optimizer=None if self.optimizer is None else self.optimizer.name,
             output_dtype=self.output_dtype,
             work_stealing=self.work_stealing,
@@ -547,7 +605,11 @@ class TableBatchedEmbeddingBags(nn.Module):
         *,
         arch: str | None = None,
     ) -> Explanation:
-        """Which kernels ``forward`` would launch for a batch of equal size per feature, and why; launches none."""
+        """Which kernels ``forward`` would launch for a batch of equal size per feature, and why; launches none.
+
+        Those of the bounds check are among them, except with "fatal", where they come before in an operator of their
+        own.
+        """
         return explain(
             self.weights.detach(),
             self.features,
@@ -559,6 +621,8 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.output_dtype_name,
             small_tables=self.small_tables,
             work_stealing=self.work_stealing,
+            bounds_mode="none" if self.bounds_check == "fatal" else self.bounds_check,
+            fused_checks=self.fused_checks,
             arch=arch,
         )
 

@@ -1,7 +1,7 @@
 """Fakes of the operators: what torch.compile, torch.export and AOTInductor need to know of them.
 
-The operators are ``torch.ops.tbe_aot.forward``, ``check_bounds``, ``transpose_indices``, ``backward_update`` and
-``per_sample_weights_gradient``; docs/operators.md describes them. Their CUDA and CPU implementations are in
+The operators are ``torch.ops.tbe_aot.forward``, ``check_bounds``, ``forward_checked``, ``transpose_indices``,
+``backward_update`` and ``per_sample_weights_gradient``; docs/operators.md describes them. Their CUDA and CPU implementations are in
 libtbe_aot.so. A fake checks its arguments by the rules that those implementations follow, generated from the same file,
 and answers with the shape and dtype of the result.
 """
@@ -67,6 +67,52 @@ def _check_bounds(
     )
     return (
         indices.new_empty(indices.shape),
+        offsets.new_empty(offsets.shape, dtype=indices.dtype),
+    )
+
+
+@torch.library.register_fake("tbe_aot::forward_checked")  # type: ignore[untyped-decorator]
+def _forward_checked(
+    weights: torch.Tensor,
+    features: torch.Tensor,
+    layout: list[int],
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    per_sample_weights: torch.Tensor | None = None,
+    pooling: str = "sum",
+    output_dtype: str = "float32",
+    vbe_bag_offsets: torch.Tensor | None = None,
+    vbe_output_offsets: torch.Tensor | None = None,
+    vbe_max_batch: int = 0,
+    vbe_output_numel: int = 0,
+    small_tables: str = "auto",
+    work_stealing: str = "never",
+    bounds_mode: str = "warning",
+    invalid_count: torch.Tensor | None = None,
+    fused_checks: str = "auto",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    sizes = rules.accept_forward_checked(
+        weights,
+        features,
+        layout,
+        indices,
+        offsets,
+        per_sample_weights,
+        pooling,
+        output_dtype,
+        vbe_bag_offsets,
+        vbe_output_offsets,
+        vbe_max_batch,
+        vbe_output_numel,
+        small_tables,
+        work_stealing,
+        bounds_mode,
+        invalid_count,
+        fused_checks,
+    )
+    shape = (vbe_output_numel,) if sizes.vbe else (sizes.batch_size, sizes.output_width)
+    return (
+        weights.new_empty(shape, dtype=getattr(torch, output_dtype)),
         offsets.new_empty(offsets.shape, dtype=indices.dtype),
     )
 

@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 
 
 class Batch(NamedTuple):
-    """The inputs of one lookup, after the bounds check.
+    """The inputs of one lookup.
 
     A tuple, tensors first: an eager step makes several, and they cost its host time.
 
     Attributes:
-        indices: int32 or int64 [N].
-        offsets: of the same dtype, [bags + 1].
+        indices: int32 or int64 [N]. Before the lookup, and where it does not change them, the caller's: an index out of
+            bounds is for a lookup with a bounds check, and counts as row 0 in an update, too.
+        offsets: int32 or int64 [bags + 1], checked by the lookup if ``bounds_mode`` says so.
         per_sample_weights: floating [N], or None.
+        bounds_mode: "ignore" or "warning" if the lookup has to check indices and offsets, "none" otherwise.
         vbe_bag_offsets, vbe_output_offsets, vbe_max_batch, vbe_output_numel: of a variable batch, else None and 0.
         transposed: what ``torch.ops.tbe_aot.transpose_indices`` has made of the lookups that are trained, or None.
         transposed_for: the dtype of the tables then; tables of another one have their slots in another order.
@@ -36,6 +38,7 @@ class Batch(NamedTuple):
     vbe_max_batch: int = 0
     vbe_output_numel: int = 0
     transposed_for: torch.dtype | None = None
+    bounds_mode: str = "none"
 
     def copy(self) -> Batch:
         """The batch with tensors that nobody else can change; those of VBE and ``transposed`` are the module's own."""
@@ -77,12 +80,13 @@ class Lookup(torch.autograd.Function):
     ) -> torch.Tensor:
         """Look up, and keep what the backward needs; not the weights, which the updates change in place."""
         ctx.set_materialize_grads(False)
+        pooled, batch = bags.pooled(batch)
         if bags.hoist_transpose and bags.is_trained():
             batch = bags.transposed(batch)
         ctx.bags = bags
         ctx.numbers = batch[TENSORS:]
         ctx.save_for_backward(*batch[:TENSORS])
-        return bags.pooled(batch)
+        return pooled
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:

@@ -168,6 +168,10 @@ def _aligned(call: Call, _: Axis) -> tuple[AxisValue, str] | None:
     return False, "rows do not start at multiples of 16 bytes"
 
 
+def _checked(_: Call, axis: Axis) -> tuple[AxisValue, str] | None:
+    return axis.values[0], "indices are trusted, or checked before; ask for others by the axis"
+
+
 def _key_width(call: Call, _: Axis) -> tuple[AxisValue, str] | None:
     if call.rows is None:
         return None
@@ -192,6 +196,7 @@ RULES: dict[str, Callable[[Call, Axis], tuple[AxisValue, str] | None]] = {
     "weighted": _weighted,
     "factored": _factored,
     "aligned": _aligned,
+    "checked": _checked,
     "key_width": _key_width,
     "optimizer": _optimizer,
 }

@@ -48,8 +48,8 @@ def loaded(device: torch.device) -> set[str]:
     return {entry.variant.name for entry in _launcher.loaded() if entry.device == device.index}
 
 
-def explain_forward(lookup: Lookup) -> list[str]:
-    """Names of the variants that the planner chooses for a lookup, one per launch."""
+def explain_forward(lookup: Lookup, *, checked: bool = False) -> list[str]:
+    """Names of the variants that the planner chooses for a lookup, one per launch; ``checked``: of forward_checked."""
 
     def address(tensor: torch.Tensor | None) -> int:
         return 0 if tensor is None else tensor.data_ptr()
@@ -70,7 +70,17 @@ def explain_forward(lookup: Lookup) -> list[str]:
         batch_size=vbe.max_batch if vbe else lookup.bag_counts[0],
         total_bags=sum(lookup.bag_counts),
     )
-    plan = _launcher.plan_forward(request, lookup.layout)
+    check = None
+    if checked:
+        check = _launcher.CheckBoundsRequest(
+            arch=arch(),
+            index_width=request.index_width,
+            feature_count=lookup.layout[1],
+            lookups=request.lookups,
+            offsets_numel=request.total_bags + 1,
+            batch_size=request.batch_size,
+        )
+    plan = _launcher.plan_forward(request, lookup.layout, check)
     return [launch.variant.name for launch in plan.launches]
 
 
@@ -85,6 +95,7 @@ class Variant:
     weighted: bool
     aligned: bool
     shape: str
+    checked: bool
 
     @staticmethod
     def of(entry: dict[str, Any]) -> Variant:

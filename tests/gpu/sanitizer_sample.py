@@ -66,10 +66,14 @@ def forward(device: torch.device) -> list[str]:
         lookup = lookup_for(variant, number, device, odd=odd)
         output_dtype = list(DTYPES.values())[number % 3]
         for pooling in ("sum", "mean"):
-            output = lookup.run(pooling, output_dtype)
+            output = (
+                lookup.run_checked(pooling, output_dtype)[0]
+                if variant.checked
+                else lookup.run(pooling, output_dtype)
+            )
             if not worst_error(output, lookup, pooling) <= TOLERANCE[output_dtype]:
                 wrong.append(variant.name)
-        if installed.explain_forward(lookup) != [variant.name]:
+        if installed.explain_forward(lookup, checked=variant.checked)[-1:] != [variant.name]:
             wrong.append(f"{variant.name} was not chosen")
     return wrong
 
@@ -83,6 +87,10 @@ def bounds(device: torch.device) -> list[str]:
         checked = check(lookup, "warning")
         if checked[1][-1].item() != lookup.indices.numel():
             wrong.append(f"check_bounds {index_dtype} {damage.__name__}")
+        # In the lookup, and behind a launch.
+        fused, separate = (lookup.run_checked(fused_checks=way)[0] for way in ("always", "never"))
+        if not torch.allclose(fused, separate, rtol=1e-5, atol=1e-3):
+            wrong.append(f"forward_checked {index_dtype} {damage.__name__}")
     return wrong
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -150,6 +151,19 @@ class Lookup:
     def run(self, pooling: str = "sum", output_dtype: torch.dtype = torch.float32) -> torch.Tensor:
         output: torch.Tensor = torch.ops.tbe_aot.forward(*self.arguments(pooling, output_dtype))
         return output
+
+    def run_checked(
+        self,
+        pooling: str = "sum",
+        output_dtype: torch.dtype = torch.float32,
+        **options: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(result, checked offsets) of the operator with a bounds check."""
+        arguments = self.arguments(pooling, output_dtype)
+        result: tuple[torch.Tensor, torch.Tensor] = torch.ops.tbe_aot.forward_checked(
+            *arguments, **options
+        )
+        return result
 
     def expected(self, pooling: str) -> tuple[torch.Tensor, torch.Tensor]:
         """(result, error scale max(1, sum |w * row|)) in float64, in the output's layout."""

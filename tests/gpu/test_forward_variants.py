@@ -15,6 +15,11 @@ from tests.gpu.samples import lookup_for
 from tests.gpu.support import DTYPES, TOLERANCE, worst_error
 
 OUTPUT_DTYPES = tuple(DTYPES.values())
+# What comes before a variant that checks its indices, by their width.
+CHECKS = {
+    width: [f"{kernel}__i{width}" for kernel in ("check_offsets", "repair_offsets")]
+    for width in (32, 64)
+}
 
 
 def poison(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> None:
@@ -72,7 +77,11 @@ def test_every_variant_against_float64(weight_dtype, aligned, cuda, worst):
             for pooling, output_dtype in itertools.product(("sum", "mean"), OUTPUT_DTYPES):
                 result, _ = lookup.expected(pooling)
                 poison(result.shape, output_dtype, cuda)
-                output = lookup.run(pooling, output_dtype)
+                output = (
+                    lookup.run_checked(pooling, output_dtype)[0]
+                    if variant.checked
+                    else lookup.run(pooling, output_dtype)
+                )
                 assert output.dtype == output_dtype
                 error = worst_error(output, lookup, pooling)
                 key = (weight_dtype, WEIGHT_DTYPES[output_dtype])
@@ -81,8 +90,10 @@ def test_every_variant_against_float64(weight_dtype, aligned, cuda, worst):
                 if not error <= TOLERANCE[output_dtype]:
                     wrong.append((variant.name, pooling, output_dtype, odd, error))
             # The planner says that this variant ran, and it is the only one that had to be loaded for it.
-            assert installed.explain_forward(lookup) == [variant.name]
-            assert installed.loaded(cuda) - before <= {variant.name}
+            checks = CHECKS[variant.index_width] if variant.checked else []
+            planned = installed.explain_forward(lookup, checked=variant.checked)
+            assert planned == [*checks, variant.name]
+            assert installed.loaded(cuda) - before <= {variant.name, *checks}
             assert variant.name in installed.loaded(cuda)
     assert not wrong, f"{len(wrong)} wrong, the first: {wrong[:5]}"
 

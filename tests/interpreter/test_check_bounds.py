@@ -34,10 +34,10 @@ def check(
         KernelCall(
             "check_offsets",
             (-(-entries // 8), 1),
-            (offsets_out, report, offsets, entries, n),
+            (offsets_out, report, offsets, entries, n, 1),
             BLOCK,
         ),
-        KernelCall("repair_offsets", (1, 1), (offsets_out, report, entries, n), BLOCK),
+        KernelCall("repair_offsets", (1, 1), (offsets_out, report, entries, n, 5), BLOCK),
         KernelCall(
             "check_indices",
             (2, len(rows)),
@@ -52,6 +52,7 @@ def check(
                 n,
                 bags[0],
                 int(vbe),
+                4,
             ),
             BLOCK,
         ),

@@ -36,12 +36,21 @@ class Problem:
     vbe: bool = False
     seed: int = 0
     pruned: float = 0.2
+    checked: bool = False
+    invalid: float = 0.0
 
 
 def solve(
     interpreter: Interpreter, problem: Problem
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(interpreted output, float64 oracle, error scale)."""
+    return run_forward(interpreter, problem)[:3]
+
+
+def run_forward(
+    interpreter: Interpreter, problem: Problem
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[int], list[int]]:
+    """(interpreted output, float64 oracle, error scale, [count, report], what the latter should be)."""
     generator = torch.Generator().manual_seed(problem.seed)
     dtype, index_dtype = WEIGHT_DTYPES[problem.weight_dtype], torch.int64
     if problem.index_width == 32:
@@ -58,9 +67,16 @@ def solve(
     flat = [length for bags in problem.lengths for length in bags]
     offsets = torch.tensor([0, *flat]).cumsum(0).to(index_dtype)
     count = sum(flat)
-    indices = torch.randint(0, problem.rows, (count,), generator=generator).to(index_dtype)
+    rows = max(problem.rows, 1)
+    indices = torch.randint(0, rows, (count,), generator=generator).to(index_dtype)
     indices[torch.rand(count, generator=generator) < problem.pruned] = -1
     sample_weights = torch.rand(count, generator=generator) + 0.5
+    bad = torch.rand(count, generator=generator) < problem.invalid
+    strange = torch.tensor([problem.rows, -2, 2**31 - 1, -(2**31)])
+    if problem.index_width == 64:
+        strange = torch.tensor([problem.rows, -2, 2**32, 2**63 - 1, -(2**63), 2**32 - 1])
+    drawn = strange[torch.randint(0, len(strange), (count,), generator=generator)]
+    indices = torch.where(bad, drawn.to(index_dtype), indices)
     constants = constants_of(
         "forward",
         weight_dtype=problem.weight_dtype,
@@ -69,6 +85,7 @@ def solve(
         weighted=problem.weighted,
         aligned=problem.aligned,
         shape=problem.shape,
+        checked=problem.checked,
     )
     bags = [len(b) for b in problem.lengths]
     if problem.vbe:
@@ -101,10 +118,18 @@ def solve(
             int(problem.mean),
             int(problem.vbe),
             problem.seed % 4,
+            torch.tensor([3]),
+            torch.zeros(4, dtype=torch.int64),
+            count,
         ),
         constants,
     )
-    actual = interpreter.run(call)[0][0]
+    actual, *_, invalid_count, report = interpreter.run(call)[0]
+    repaired = oracle.check_bounds(indices, offsets, [problem.rows] * len(bags), bags)
+    indices = repaired.indices
+    first = int(bad.int().argmax()) if bad.any() else count
+    counted = [int(invalid_count), *report.tolist()]
+    should = [3 + repaired.invalid_indices, 0, 0, count - first, 0]
     described = [oracle.Feature(table) for table in tables]
     pooling, weighted = (
         "mean" if problem.mean else "sum",
@@ -116,7 +141,7 @@ def solve(
         )
     else:
         expected, scale = oracle.forward(described, indices, offsets, weighted, pooling)
-    return actual, expected, scale
+    return actual, expected, scale, counted, should
 
 
 def vbe_output_offsets(batch_sizes: list[list[int]], dims: tuple[int, ...]) -> torch.Tensor:
@@ -327,3 +352,63 @@ def look_up(
         ),
     )
     return interpreter.run(call)[0][0]
+
+
+CHECKED = Problem(checked=True, shape="short", lengths=((1, 0, 5), (3, 2, 4)))
+
+
+def expect_checked(interpreter: Interpreter, problem: Problem) -> None:
+    """The result is that of the repaired indices, to the bit that of the variant that trusts them; they are counted."""
+    actual, expected, scale, counted, should = run_forward(interpreter, problem)
+    assert oracle.within_tolerance(actual, expected, scale)
+    assert counted == should
+    if problem.invalid == 0:
+        trusting = run_forward(interpreter, replace(problem, checked=False))
+        assert torch.equal(actual, trusting[0])
+        assert counted == [3, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("invalid", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("index_width", [32, 64])
+@pytest.mark.parametrize(
+    ("weight_dtype", "buckets"),
+    [("fp32", [16, 32, 64, 128]), ("fp16", [16, 256]), ("bf16", [32, 64, 128])],
+)
+def test_checked_indices(
+    triton_interpreter: Interpreter,
+    weight_dtype: str,
+    buckets: list[int],
+    index_width: int,
+    invalid: float,
+) -> None:
+    for bucket in buckets:
+        problem = replace(
+            CHECKED,
+            weight_dtype=weight_dtype,
+            bucket=bucket,
+            dims=dims_of(bucket, aligned=True),
+            index_width=index_width,
+            invalid=invalid,
+            seed=bucket,
+        )
+        expect_checked(triton_interpreter, problem)
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("output_dtype", OUTPUT_DTYPES)
+def test_checked_variable_batch(
+    triton_interpreter: Interpreter, output_dtype: torch.dtype, *, mean: bool
+) -> None:
+    lengths = ((1, 0, 5, 2), (3, 2))
+    problem = replace(
+        CHECKED, lengths=lengths, vbe=True, mean=mean, output_dtype=output_dtype, invalid=0.3
+    )
+    expect_checked(triton_interpreter, problem)
+
+
+def test_checked_table_without_rows(triton_interpreter: Interpreter) -> None:
+    actual, _, _, counted, _ = run_forward(
+        triton_interpreter, replace(CHECKED, rows=0, invalid=0.5, pruned=1.0)
+    )
+    assert (actual == 0).all()
+    assert counted[0] > 3

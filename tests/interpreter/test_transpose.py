@@ -63,6 +63,20 @@ def test_every_run_time_choice(
     )
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("index_width", WIDTHS)
+@pytest.mark.parametrize("key_width", WIDTHS)
+def test_what_is_out_of_bounds_counts_as_row_0(
+    triton_interpreter: Interpreter, key_width: int, index_width: int, shape: str
+) -> None:
+    lookups = replace(
+        MIXED, key_width=key_width, index_width=index_width, shape=shape, invalid=0.4, mean=True
+    )
+    check(triton_interpreter, lookups)
+    # Tables without rows have no row 0.
+    check(triton_interpreter, replace(lookups, tables=(0, 5, 0), lengths=((3, 1), (2, 9), (4, 0))))
+
+
 @pytest.mark.parametrize("count", [1, 127, 128, 255, 256, 257, 1023, 1024, 1025, 2047, 2048, 2049])
 def test_lookups_around_the_edges_of_tiles(triton_interpreter: Interpreter, count: int) -> None:
     lookups = Lookups(tables=(300,), lengths=((count // 2, count - count // 2),), shape="long")

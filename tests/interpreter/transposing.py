@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tests import oracle
 from tests.interpreter.harness import Interpreter, KernelCall, constants_of
 from tests.simt.run_finding import OLD, find_runs
 from tests.simt.sorting import KEY_DTYPES, run_pass, sort_pass
@@ -28,6 +29,8 @@ class Lookups:
     indices: tuple[int, ...] | None = None
     distinct: int = 1 << 60
     pruned: float = 0.2
+    # Share of indices that are out of bounds.
+    invalid: float = 0.0
     index_width: int = 64
     key_width: int = 32
     shape: str = "medium"
@@ -81,6 +84,8 @@ class Problem:
                 )
             indices = torch.cat([*drawn, torch.full((lookups.after,), 5)])
             indices[torch.rand(indices.numel(), generator=generator) < lookups.pruned] = -1
+            bad = torch.rand(indices.numel(), generator=generator) < lookups.invalid
+            indices = torch.where(bad, self._strange(lookups, rows_of, generator), indices)
         dtype = INDEX_DTYPES[lookups.index_width]
         self.indices, self.offsets = indices.to(dtype), offsets.to(dtype)
         assert self.indices.numel() == self.count
@@ -91,12 +96,34 @@ class Problem:
             torch.randperm(max(len(lengths), 1), generator=generator) * 16 + (1 << 31) - 32
         )
 
+    @staticmethod
+    def _strange(
+        lookups: Lookups, rows_of: dict[int, int], generator: torch.Generator
+    ) -> torch.Tensor:
+        """An index for each lookup that is out of bounds."""
+        inside = [
+            torch.full((sum(bags),), rows_of[feature])
+            for feature, bags in enumerate(lookups.lengths)
+        ]
+        rows = torch.cat([torch.zeros(lookups.before), *inside, torch.zeros(lookups.after)]).long()
+        wide = 2**40 if lookups.index_width == 64 else 2**30
+        choices = torch.stack([rows, rows + wide, torch.full_like(rows, -2), -wide - rows])
+        drawn = torch.randint(0, 4, (rows.numel(),), generator=generator)
+        return choices.gather(0, drawn[None])[0]
+
     def expected(self, lookups: Lookups) -> Transposed:
-        """What the reference makes of them."""
+        """What the reference makes of them, invalid indices as the bounds check repairs them."""
+        rows = {entry[0]: entry[4] for entry in self.features.tolist()}
+        checked = oracle.check_bounds(
+            self.indices,
+            self.offsets,
+            [rows[feature] for feature in range(len(rows))],
+            self.bag_counts,
+        )
         return transpose(
             self.features,
             [1, len(lookups.tables), self.width, 0, self.total_rows, 0],
-            self.indices,
+            checked.indices if lookups.invalid else self.indices,
             self.offsets,
             self.weights if lookups.weighted else None,
             "mean" if lookups.mean else "sum",

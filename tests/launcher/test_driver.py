@@ -87,7 +87,7 @@ def test_arguments_grid_block_stream_and_shared_memory(fresh: Process) -> None:
     # The last group first.
     tuning, (second, first) = fresh.run(_recorded_forward)
     (_, second_bags), (first_warps, first_bags) = tuning
-    assert first.details["cubin"] == "forward__fp16_d128_i64_weighted_aligned_long sm90"
+    assert first.details["cubin"] == "forward__fp16_d128_i64_weighted_aligned_long_trusting sm90"
     assert first.details["grid"] == [ceil(6 / first_bags), 1, 1]
     assert first.details["block"] == [32 * first_warps, 1, 1]
     assert first.details["shared"] == SMALL_SHARED
@@ -101,7 +101,7 @@ def test_arguments_grid_block_stream_and_shared_memory(fresh: Process) -> None:
     assert [struct.unpack("<Q", arg)[0] for arg in args[14:]] == [0, 0]
     assert first.details["overlaps"]
 
-    assert second.details["cubin"] == "forward__fp16_d16_i64_weighted_aligned_long sm90"
+    assert second.details["cubin"] == "forward__fp16_d16_i64_weighted_aligned_long_trusting sm90"
     assert second.details["grid"] == [ceil(6 / second_bags), 2, 1]
     assert struct.unpack("<i", bytes.fromhex(second.details["args"][13])) == (1,)
     assert not second.details["overlaps"]
@@ -520,8 +520,8 @@ def test_two_devices_of_different_archs(built: Built) -> None:
     with process(built, "9.0 NVIDIA H200;10.0 NVIDIA B200") as running:
         wrong, loaded, calls = running.run(_two_archs)
     names = [
-        "forward__fp16_d16_i64_weighted_aligned_long",
-        "forward__fp16_d128_i64_weighted_aligned_long",
+        "forward__fp16_d16_i64_weighted_aligned_long_trusting",
+        "forward__fp16_d128_i64_weighted_aligned_long_trusting",
     ]
     assert [(call.device, call.details["cubin"]) for call in calls] == [
         (device, f"{name} {arch}") for device, arch in enumerate(ARCHS) for name in names
@@ -546,7 +546,7 @@ def _preload_then_capture(child: Child) -> Any:
 def test_vllm_36587_preload_then_capture_loads_nothing(fresh: Process) -> None:
     loaded, capturing, calls = fresh.run(_preload_then_capture)
     assert len(loaded) == 2 * 2 * (3 + 2)  # buckets, index widths, aligned and generic shapes
-    assert "forward__fp16_d128_i64_weighted_aligned_long" in loaded
+    assert "forward__fp16_d128_i64_weighted_aligned_long_trusting" in loaded
     assert capturing == (True, False)
     assert calls == ["cuCtxGetCurrent", "cuCtxPushCurrent", LAUNCH, LAUNCH, "cuCtxPopCurrent"]
 

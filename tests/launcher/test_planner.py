@@ -157,13 +157,16 @@ def small(**changes: Any) -> dict[str, Any]:
 
 def test_a_small_table_by_long_bags_has_a_kernel_of_its_own(shared: Process) -> None:
     (launch,), (reason,) = shared.run(_forward, small(batch_size=33, lookups=33 * 64))
-    assert launch.variant == "forward_small_table__fp16_d128_e64_i64"
+    assert launch.variant == "forward_small_table__fp16_d128_e64_i64_trusting"
     assert launch.grid == (ceil(33 / 16), 1, 1)
     assert launch.args == {
         **POINTERS,
         "batch_size": 33,
         "mean": 0,
         "overlap": 0,
+        "invalid_count": 0,
+        "report": 0,
+        "indices_numel": 0,
         "global_scratch": 0,
         "profile_scratch": 0,
     }
@@ -200,7 +203,7 @@ def test_what_the_small_tables_kernel_takes(
     shared: Process, changes: dict[str, Any], variant: str
 ) -> None:
     (launch,), _ = shared.run(_forward, small(**changes))
-    assert launch.variant == f"forward_small_table__{variant}"
+    assert launch.variant == f"forward_small_table__{variant}_trusting"
 
 
 @pytest.mark.parametrize(
@@ -349,8 +352,10 @@ def test_every_combination_finds_the_variant_of_the_plan(shared: Process, arch: 
     kernel = make_plan(SPECS, "full", [arch]).kernels["forward"]
     lengths, expected = {}, {}
     for cell, number in enumerate(kernel.cells):
-        *others, last = kernel.cell_axes(cell).values()
-        shape, key = str(last), (*others, last)
+        *key_axes, checked = kernel.cell_axes(cell).values()
+        if checked:
+            continue  # Never without a check.
+        shape, key = str(key_axes[-1]), tuple(key_axes)
         ends = {}
         for name in ("short", "medium"):
             place = {**kernel.cell_axes(cell), "shape": name}
@@ -368,18 +373,18 @@ def test_every_combination_finds_the_variant_of_the_plan(shared: Process, arch: 
 
 def test_shape_follows_the_mean_bag_length(forward: Any) -> None:
     (launch,), _ = forward((64, 1, 2), lookups=0)
-    assert launch.variant.endswith("_short")
+    assert launch.variant.endswith("_short_trusting")
     for shape, longer in (("short", "medium"), ("medium", "long")):
         below = launch.constants["MEAN_LENGTH_BELOW"]
         (launch,), (reason,) = forward((64, 1, 2), lookups=below * 10 - 1)
-        assert launch.variant.endswith(f"_{shape}")
+        assert launch.variant.endswith(f"_{shape}_trusting")
         assert f"lookups on average and it serves less than {below}" in reason
         (launch,), (reason,) = forward((64, 1, 2), lookups=below * 10)
-        assert launch.variant.endswith(f"_{longer}")
+        assert launch.variant.endswith(f"_{longer}_trusting")
         assert f"{longer} shape because bags have {below} lookups on average" in reason
     assert f"the others serve less than {below}" in reason
     (launch,), (reason,) = forward((2048, 1, 2), lookups=0)
-    assert launch.variant.endswith("_long")
+    assert launch.variant.endswith("_long_trusting")
     assert "one shape serves this bucket" in reason
 
 
@@ -484,7 +489,7 @@ def test_no_lookups_still_write_zeros(forward: Any) -> None:
 def test_without_bags_nothing_is_launched(forward: Any, changes: dict[str, Any]) -> None:
     launches, reasons = forward((16, 1, 1), **changes)
     assert launches == []
-    assert reasons == ["nothing to launch: there are no bags"]
+    assert reasons == ["nothing to look up: there are no bags"]
 
 
 def test_largest_batch(forward: Any) -> None:
@@ -555,6 +560,130 @@ def test_bounds_check_launches(check_bounds: Any) -> None:
     (_, _, indices), _ = check_bounds(invalid_count=0x9000, index_width=32)
     assert indices.args["invalid_count"] == 0x9000
     assert indices.variant == "check_indices__i32"
+
+
+def test_bounds_check_launches_hide_one_another(check_bounds: Any) -> None:
+    # Each waits for the one before, which it reads, but is launched beside it.
+    launches, _ = check_bounds()
+    assert [launch.args["overlap"] for launch in launches] == [1, 5, 4]
+
+
+CHECK = {"indices": 0x14000, "offsets": 0x15000, "indices_out": 0x24000, "offsets_out": 0x25000}
+
+
+def _checked(
+    child: Child, request: dict[str, Any], counted: bool = True
+) -> tuple[list[Planned], list[str]]:
+    fields = dict(request)
+    layout = fields.pop("layout")
+    sizes = {name: request[name] for name in ("arch", "lookups", "batch_size")}
+    check = child.launcher.CheckBoundsRequest(
+        **CHECK,
+        **sizes,
+        index_width=request.get("index_width", 64),
+        report=0x6000,
+        features=0x3000,
+        invalid_count=0x9000 if counted else 0,
+        feature_count=layout[1],
+        offsets_numel=request["total_bags"] + 1,
+    )
+    plan = child.launcher.plan_forward(child.launcher.ForwardRequest(**fields), layout, check)
+    assert (plan.clear.address, plan.clear.bytes) == (0x6000, 32)
+    return describe(child, plan), plan.reasons
+
+
+def short(*groups: tuple[int, int, int], **changes: Any) -> dict[str, Any]:
+    """The request of short bags."""
+    return request(*(groups or ((64, 1, 2),)), **{"lookups": 10, **changes})
+
+
+def test_a_lookup_of_short_bags_checks_its_indices(shared: Process) -> None:
+    (*checks, lookup), reasons = shared.run(_checked, short())
+    assert [launch.kernel for launch in checks] == ["check_offsets", "repair_offsets"]
+    assert lookup.variant == "forward__fp16_d64_i64_unweighted_aligned_short_checked"
+    # The caller's indices, the checked offsets.
+    assert (lookup.args["indices"], lookup.args["offsets"]) == (0x14000, 0x25000)
+    assert (lookup.args["invalid_count"], lookup.args["report"]) == (0x9000, 0x6000)
+    assert lookup.args["indices_numel"] == 10
+    assert [launch.args["overlap"] for launch in (*checks, lookup)] == [1, 5, 4]
+    assert "checks the indices" in reasons[-1]
+    (*_, lookup), _ = shared.run(_checked, short(), False)
+    assert lookup.args["invalid_count"] == 0x6000 + 3 * 8
+
+
+def test_several_checked_launches_overlap_with_one_another(shared: Process) -> None:
+    launches, _ = shared.run(_checked, short((16, 1, 1), (32, 1, 1), (64, 1, 1)))
+    assert [launch.args["overlap"] for launch in launches] == [1, 4, 1, 3, 2]
+
+
+def test_what_is_checked_before_it_is_looked_up(shared: Process) -> None:
+    launches, reasons = shared.run(_checked, short(fused_checks="never"))
+    kernels = ["check_offsets", "repair_offsets", "check_indices", "forward"]
+    assert [launch.kernel for launch in launches] == kernels
+    assert [launch.args["overlap"] for launch in launches] == [1, 5, 4, 0]
+    assert launches[-1].variant.endswith("_short_trusting")
+    assert (launches[-1].args["indices"], launches[-1].args["offsets"]) == (0x24000, 0x25000)
+    assert "fused_checks is never" in reasons[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (short(lookups=10_000), "bags are too long on average"),
+        (short(per_sample_weights=0x6000), "there are per-sample weights"),
+        (short((64, 0, 2)), "rows of a table do not start at multiples of 16 bytes"),
+        (short((64, 1, 1), (64, 0, 1)), "rows of a table do not start at multiples of 16 bytes"),
+        (short(weights=0x2002), "the weights' address"),
+        (short(output=0x1002), "the output's address"),
+        (short((64, 1, 1), (512, 1, 1)), "rows of a table are too wide"),
+        (short((256, 1, 1), weight_dtype="fp32"), "rows of a table are too wide"),
+        (small(), "the small table's kernel does so only when asked for"),
+    ],
+)
+def test_why_indices_are_checked_before(shared: Process, given: dict[str, Any], why: str) -> None:
+    launches, reasons = shared.run(_checked, given)
+    assert launches[2].kernel == "check_indices"
+    assert all(launch.args["report"] == 0 for launch in launches[3:])
+    assert f"not in the lookup because {why}" in reasons[2]
+
+
+@pytest.mark.parametrize("lookups", [0, 10, 10_000])
+def test_always_takes_short_shapes_for_any_bags(shared: Process, lookups: int) -> None:
+    (*_, launch), (*_, reason) = shared.run(_checked, short(lookups=lookups, fused_checks="always"))
+    assert launch.variant.endswith("_short_checked")
+    assert ("because fused_checks is always" in reason) == (lookups == 10_000)
+    (*_, launch), (*_, reason) = shared.run(_checked, small(fused_checks="always"))
+    assert launch.variant == "forward_small_table__fp16_d128_e64_i64_checked"
+    assert launch.args["overlap"] == 4
+    assert "checks the indices" in reason
+
+
+def test_a_check_without_bags_checks_the_offsets(shared: Process) -> None:
+    launches, reasons = shared.run(_checked, short(batch=0))
+    assert [launch.kernel for launch in launches] == ["check_offsets", "repair_offsets"]
+    assert reasons[-1] == "nothing to look up: there are no bags"
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_checked_variant_is_found(shared: Process, arch: str) -> None:
+    kernel = make_plan(SPECS, "full", [arch]).kernels["forward"]
+    found = 0
+    for variant in kernel.variants:
+        axes = variant.axes
+        if not axes["checked"]:
+            continue
+        given = short(
+            (int(axes["bucket"]), 1, 1),
+            arch=arch,
+            batch=1,
+            lookups=1,
+            weight_dtype=axes["weight_dtype"],
+            index_width=axes["index_width"],
+        )
+        (*_, launch), _ = shared.run(_checked, given)
+        assert launch.variant == variant.name
+        found += 1
+    assert found == 28
 
 
 def test_bounds_check_without_lookups_checks_offsets(check_bounds: Any) -> None:

@@ -13,6 +13,7 @@ from tests.launcher.replay import replay
 from tests.launcher.support import Built, Child, Process, process
 
 WEIGHT_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+INDEX_DTYPES = {32: torch.int32, 64: torch.int64}
 STREAM = 0x77
 # Beyond both ends of an output, which no launch may touch.
 MARGIN = 32
@@ -46,6 +47,12 @@ class Problem:
     weights_shift: int = 0
     work_stealing: bool = False
     device: int = 0
+    # "never", "auto" or "always": behind a bounds check, or with one.
+    fused_checks: str = ""
+    small_tables: str = "auto"
+    # Every so many indices, from the first one on, is out of bounds.
+    invalid_every: int = 0
+    bad_offset: bool = False
 
     @property
     def bags(self) -> list[int]:
@@ -115,11 +122,17 @@ def _solve(
     """(output, float64 oracle, error scale, variants launched)."""
     generator = torch.Generator().manual_seed(0)
     made = _make_tables(child, problem, generator)
-    index_dtype = torch.int32 if problem.index_width == 32 else torch.int64
+    index_dtype = INDEX_DTYPES[problem.index_width]
     flat = [length for lengths in problem.lengths for length in lengths]
     offsets = torch.tensor([0, *flat]).cumsum(0).to(index_dtype)
     indices = torch.randint(-1, problem.rows, (sum(flat),), generator=generator).to(index_dtype)
     sample_weights = torch.rand(sum(flat), generator=generator) + 0.5
+    if problem.invalid_every:
+        spoiled = indices[:: problem.invalid_every]
+        spoiled[::2], spoiled[1::2] = problem.rows, -7
+    if problem.bad_offset:
+        offsets[2] = -5
+    given = indices.clone(), offsets.clone()
     bag_offsets = torch.tensor([0, *problem.bags]).cumsum(0)
     output_offsets = _vbe_output_offsets(problem)
     elements = sum(count * dim for count, dim in zip(problem.bags, problem.dims, strict=True))
@@ -147,11 +160,45 @@ def _solve(
         batch_size=max(problem.bags),
         total_bags=len(flat),
         work_stealing=problem.work_stealing,
+        small_tables=problem.small_tables,
+        fused_checks=problem.fused_checks or "auto",
     )
-    plan = child.launcher.plan_forward(request, made.layout)
+    repaired = oracle.check_bounds(
+        indices, offsets, [problem.rows] * len(problem.dims), problem.bags
+    )
+    check = None
+    count, report = torch.tensor([5]), torch.full([4], 99)
+    checked_indices = torch.full_like(indices, problem.rows - 1)
+    checked_offsets = torch.full_like(offsets, 77)
+    if problem.fused_checks:
+        check = child.launcher.CheckBoundsRequest(
+            arch=request.arch,
+            index_width=problem.index_width,
+            indices=indices.data_ptr(),
+            offsets=offsets.data_ptr(),
+            features=made.features.data_ptr(),
+            vbe_bag_offsets=request.vbe_bag_offsets,
+            indices_out=checked_indices.data_ptr(),
+            offsets_out=checked_offsets.data_ptr(),
+            report=report.data_ptr(),
+            invalid_count=count.data_ptr(),
+            feature_count=len(problem.dims),
+            lookups=indices.numel(),
+            offsets_numel=offsets.numel(),
+            batch_size=max(problem.bags),
+        )
+    plan = child.launcher.plan_forward(request, made.layout, check)
     child.standin.take()
     child.launcher.launch(plan, problem.device, STREAM)
     variants = replay(child.standin)
+    if problem.fused_checks:
+        assert torch.equal(checked_offsets, repaired.offsets)
+        assert count == 5 + repaired.invalid_indices
+        assert report[0] == repaired.invalid_offsets
+        assert report[2] == (indices.numel() if problem.invalid_every else 0)
+        assert torch.equal(indices, given[0])
+        assert torch.equal(offsets, given[1])
+        indices, offsets = repaired.indices, repaired.offsets
 
     assert (storage[:MARGIN] == UNTOUCHED).all()
     assert (storage[MARGIN + elements :] == UNTOUCHED).all()
@@ -184,7 +231,7 @@ class Far:
 
 def _look_up_far_row(child: Child, problem: Far) -> tuple[list[float], list[str]]:
     """(the last row plus itself, variants launched); of the weights only that row takes memory."""
-    dtype = torch.int32 if problem.index_width == 32 else torch.int64
+    dtype = INDEX_DTYPES[problem.index_width]
     weights = torch.empty(problem.last + problem.dim, dtype=torch.float16)
     weights[problem.last :] = torch.arange(problem.dim)
     indices = torch.full([2], problem.rows - 1, dtype=dtype)
@@ -315,7 +362,8 @@ def test_forward(interpreting: Process, problem: Problem, shapes: list[str]) -> 
     assert oracle.within_tolerance(actual, expected, scale)
     launched = []
     for name in variants:
-        _, bucket, _, weighted, alignment, shape = name.replace("__", "_").split("_")[1:]
+        _, bucket, _, weighted, alignment, shape, check = name.replace("__", "_").split("_")[1:]
+        assert check == "trusting"
         assert weighted == ("weighted" if problem.weighted else "unweighted")
         launched.append(f"{bucket} {alignment} {shape}")
     assert sorted(launched) == sorted(shapes)
@@ -342,7 +390,86 @@ def test_forward(interpreting: Process, problem: Problem, shapes: list[str]) -> 
 def test_forward_of_a_small_table(interpreting: Process, problem: Problem, name: str) -> None:
     actual, expected, scale, variants = interpreting.run(_solve, problem)
     assert oracle.within_tolerance(actual, expected, scale)
-    assert variants == [f"forward_small_table__{name}"]
+    assert variants == [f"forward_small_table__{name}_trusting"]
+
+
+CHECKS = ["check_offsets", "repair_offsets"]
+SHORT = Problem((16, 24), (True, True), lengths=((2, 0, 3), (1, 2, 1)), invalid_every=4)
+
+
+@pytest.mark.parametrize("index_width", [32, 64])
+@pytest.mark.parametrize(
+    ("problem", "fused"),
+    [
+        pytest.param(SHORT, True, id="short-bags"),
+        pytest.param(replace(SHORT, invalid_every=0), True, id="nothing-invalid"),
+        pytest.param(replace(SHORT, bad_offset=True), True, id="bad-offset"),
+        pytest.param(
+            replace(SHORT, dims=(16,), padded=(True,), lengths=((2, 3, 1),)), True, id="one"
+        ),
+        pytest.param(
+            replace(SHORT, lengths=((2, 0, 3), (1, 2)), vbe=True, mean=True), True, id="vbe-mean"
+        ),
+        pytest.param(replace(SHORT, weight_dtype="fp32", device=1), True, id="fp32-on-sm100"),
+        pytest.param(replace(SHORT, weighted=True), False, id="weighted"),
+        pytest.param(replace(SHORT, padded=(True, False), dims=(16, 3)), False, id="generic"),
+        pytest.param(replace(SHORT, dims=(16, 600)), False, id="wide"),
+        pytest.param(Problem(invalid_every=3), False, id="long-bags"),
+    ],
+)
+def test_checked_forward(
+    interpreting: Process, problem: Problem, index_width: int, *, fused: bool
+) -> None:
+    """In one launch or behind another: the result has the same bits, and what is reported is the same."""
+    problem = replace(problem, index_width=index_width)
+    outputs = []
+    for mode in ("auto", "never"):
+        actual, expected, scale, variants = interpreting.run(
+            _solve, replace(problem, fused_checks=mode)
+        )
+        assert oracle.within_tolerance(actual, expected, scale)
+        outputs.append(actual)
+        kernels = [name.partition("__")[0] for name in variants]
+        is_fused = fused and mode == "auto"
+        assert kernels[:2] == CHECKS
+        assert ("check_indices" in kernels) == (not is_fused)
+        assert all(
+            name.endswith("_checked") == is_fused for name in variants if name[:9] == "forward__"
+        )
+    assert torch.equal(*outputs)
+
+
+def test_long_bags_are_checked_in_the_lookup_when_asked_for(interpreting: Process) -> None:
+    problem = Problem(invalid_every=3, fused_checks="always")
+    actual, expected, scale, variants = interpreting.run(_solve, problem)
+    assert oracle.within_tolerance(actual, expected, scale)
+    assert [name.partition("__")[0] for name in variants] == [*CHECKS, "forward", "forward"]
+    assert all(name.endswith("_short_checked") for name in variants[2:])
+
+
+@pytest.mark.parametrize("index_width", [32, 64])
+@pytest.mark.parametrize("every", [0, 5])
+def test_checked_forward_of_a_small_table(
+    interpreting: Process, every: int, index_width: int
+) -> None:
+    problem = Problem(
+        (72,), (True,), 40, ((100, 70, 0, 300),), invalid_every=every, index_width=index_width
+    )
+    outputs = []
+    for mode in ("always", "auto"):
+        actual, expected, scale, variants = interpreting.run(
+            _solve, replace(problem, fused_checks=mode)
+        )
+        assert oracle.within_tolerance(actual, expected, scale)
+        outputs.append(actual)
+        looked_up = f"forward_small_table__fp16_d128_e64_i{index_width}"
+        expected_names = (
+            [f"{looked_up}_checked"]
+            if mode == "always"
+            else [f"check_indices__i{index_width}", f"{looked_up}_trusting"]
+        )
+        assert variants[2:] == expected_names
+    assert torch.equal(*outputs)
 
 
 @pytest.mark.parametrize(
@@ -417,7 +544,7 @@ def _check(
     child: Child, problem: Bounds
 ) -> tuple[torch.Tensor, torch.Tensor, list[int], int, list[str]]:
     """(checked indices, checked offsets, report, invalid_count, variants launched)."""
-    dtype = torch.int32 if problem.index_width == 32 else torch.int64
+    dtype = INDEX_DTYPES[problem.index_width]
     indices = torch.tensor(problem.indices, dtype=dtype)
     offsets = torch.tensor(problem.offsets, dtype=dtype)
     indices_out, offsets_out = torch.full_like(indices, 77), torch.full_like(offsets, 77)

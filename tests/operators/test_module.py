@@ -322,7 +322,7 @@ def test_features_of_one_table_are_in_one_group():
 
 def test_explain_names_every_launch():
     pytest.importorskip("tbe_aot._launcher")
-    explanation = bags().explain(INDICES, OFFSETS)
+    explanation = bags(bounds_check="none").explain(INDICES, OFFSETS)
     assert explanation.arch in {"sm90", "sm100"}
     assert len(explanation.launches) == len(explanation.reasons) == 1
     for launch in explanation.launches:
@@ -356,7 +356,12 @@ def test_preload_knows_the_kernel_of_a_small_table(rows, dim, dtype, axes):
     pytest.importorskip("tbe_aot._launcher")
     tables = [TableSpec("a", rows, dim)]
     layout = TableBatchedEmbeddingBags(tables, weights_dtype=dtype).layout
-    assert kernels_of(dtype, layout, bounds_check=False).get("forward_small_table") == axes
+    trusting = axes and axes | {"checked": ["trusting"]}
+    assert kernels_of(dtype, layout, bounds_check=False).get("forward_small_table") == trusting
+    assert kernels_of(dtype, layout, bounds_check=True).get("forward_small_table") == trusting
+    asked = kernels_of(dtype, layout, bounds_check=True, fused_checks="always")
+    checked = axes and axes | {"checked": ["trusting", "checked"]}
+    assert asked.get("forward_small_table") == checked
     trained = kernels_of(dtype, layout, bounds_check=False, optimizer="sgd")
     updates = axes is not None and axes["rows"] == ["e64"] and axes["bucket"] != ["d256"]
     expected = {"weight_dtype": axes["bf16"], "bucket": axes["bucket"]} if updates else None
@@ -375,6 +380,7 @@ def test_small_tables_reaches_the_operator(small_tables):
         [TableSpec("a", 10, 64)],
         weights_dtype=torch.float16,
         small_tables=small_tables,
+        bounds_check="none",
         optimizer=SGD(),
     )
     indices, offsets = torch.randint(0, 10, (130,)), torch.tensor([0, 10, 130])
@@ -516,8 +522,12 @@ def test_preload_knows_the_kernels_of_lookups_and_of_training():
     looked_up = names(bounds_check=False)
     assert looked_up
     assert all(name.startswith("forward__fp16_d16_") for name in looked_up)
-    checked = names(bounds_check=True)
+    assert all(name.endswith("_trusting") for name in looked_up)
+    checked = names(bounds_check=True, fused_checks="never")
     assert {name.partition("__")[0] for name in checked - looked_up} == set(BOUNDS_KERNELS)
+    fused = names(bounds_check=True)
+    assert fused > checked
+    assert all(name.endswith("_short_checked") for name in fused - checked)
     everything = {kernel.name for kernel in native.kernels()}
     for optimizer, traits in OPTIMIZERS.items():
         kernels = kernels_of(
@@ -542,3 +552,30 @@ def test_preload_knows_the_kernels_of_lookups_and_of_training():
 
 def test_repr_shows_tables_and_options():
     assert "user[20, 16], item[30, 5]; 3 features, torch.float32 -> torch.float32" in repr(bags())
+
+
+def test_fused_checks_is_one_of_three():
+    with pytest.raises(ValueError, match="fused_checks is 'often', expected one of"):
+        TableBatchedEmbeddingBags([TableSpec("a", 10, 64)], fused_checks="often")
+
+
+@pytest.mark.parametrize("bounds_check", ["none", "ignore", "warning", "fatal"])
+@pytest.mark.parametrize("fused_checks", ["auto", "never", "always"])
+def test_fused_checks_reaches_the_operator(fused_checks, bounds_check):
+    pytest.importorskip("tbe_aot._launcher")
+    module = TableBatchedEmbeddingBags(
+        [TableSpec("a", 1000, 64)], fused_checks=fused_checks, bounds_check=bounds_check
+    )
+    for lookups, is_short in ((10, True), (500, False)):
+        offsets = torch.linspace(0, lookups, 11).long()
+        explanation = module.explain(torch.arange(lookups), offsets, arch="sm90")
+        names = [launch.variant for launch in explanation.launches]
+        if bounds_check in {"none", "fatal"}:
+            assert len(names) == 1
+            assert names[0].endswith("_trusting")
+            continue
+        fused = fused_checks == "always" or (fused_checks == "auto" and is_short)
+        kernels = [name.partition("__")[0] for name in names]
+        assert kernels[:2] == ["check_offsets", "repair_offsets"]
+        assert ("check_indices" in kernels) == (not fused)
+        assert names[-1].endswith("_short_checked") == fused

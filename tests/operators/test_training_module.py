@@ -711,12 +711,12 @@ def test_a_step_that_failed_goes_on_where_it_stopped() -> None:
     before = bags.table("a").clone()
     for row in (1, 2):
         bags(torch.tensor([row]), torch.arange(2)).sum().backward()
-    bags.pending_updates[1].batch.indices.fill_(77)
+    bags.pending_updates[1].batch.offsets.fill_(77)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="77"):
             bags.step()
         assert torch.equal(bags.table("a")[1], before[1] - 1)
-    bags.pending_updates[0].batch.indices.fill_(2)
+    bags.pending_updates[0].batch.offsets.copy_(torch.arange(2))
     bags.step()
     assert torch.equal(bags.table("a")[2], before[2] - 1)
     assert not bags.pending_updates

@@ -300,18 +300,26 @@ def test_refused(changes, message):
     assert message in eager
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("indices", torch.tensor([0, 0, 5, 0]), "indices has 5 at position 2 (feature 0, bag 1)"),
-        ("offsets", torch.tensor([0, 1, 9, 9, 9]), "offsets has 1 and 9 for feature 0, bag 1"),
-    ],
-)
-def test_bounds_are_checked_on_a_cpu(name, value, message):
-    lookup = make_lookup([4, 8], [5, 7], [1, 2, 0, 1]).with_(**{name: value})
+def test_offsets_are_checked_on_a_cpu():
+    offsets = torch.tensor([0, 1, 9, 9, 9])
+    lookup = make_lookup([4, 8], [5, 7], [1, 2, 0, 1]).with_(offsets=offsets)
     with pytest.raises(RuntimeError) as error:
         transpose_indices(*arguments(lookup))
+    message = "offsets has 1 and 9 for feature 0, bag 1"
     assert str(error.value).startswith(f"tbe_aot::transpose_indices: {message}")
+
+
+@pytest.mark.parametrize("index_dtype", INDEX_DTYPES)
+def test_an_index_out_of_bounds_counts_as_the_check_replaces_it(index_dtype):
+    # The third table has no rows: no row 0.
+    lookup = make_lookup([4, 8, 4], [5, 7, 0], [1, 2, 0, 2, 1, 2], index_dtype=index_dtype)
+    lookup.indices[2], lookup.indices[3], lookup.indices[5] = 5, -7, 2**31 - 1
+    checked, _ = torch.ops.tbe_aot.check_bounds(
+        lookup.indices, lookup.offsets, lookup.metadata.features, lookup.metadata.layout
+    )
+    assert checked.tolist()[2:] == [0, 0, checked[4], -1, -1, -1]
+    repaired = transpose_indices(*arguments(lookup.with_(indices=checked), "mean"))
+    assert torch.equal(transpose_indices(*arguments(lookup, "mean")), repaired)
 
 
 # --- Tracing -----------------------------------------------------------------------------------------

@@ -47,6 +47,23 @@ def draw_lookups(
     return Lookups(indices.to(dtype), torch.tensor([0, *lengths]).cumsum(0).to(dtype))
 
 
+def spoil(lookups: Lookups, rows: int, share: float, seed: int = 0) -> tuple[Lookups, Lookups]:
+    """(the lookups with a share of the indices out of bounds, the same as the bounds check repairs them)."""
+    generator = torch.Generator().manual_seed(seed)
+    indices = lookups.indices
+    values = [rows, rows + 1, 255, 256, 2**31 - 1, -2, -(2**31)]
+    if indices.dtype == torch.int64:
+        values += [2**32, 2**32 + rows - 1, 2**32 - 1, 2**63 - 1, -(2**63), -(2**32), -(2**32) - 1]
+    strange = torch.tensor([value for value in values if not -1 <= value < rows])
+    drawn = strange[torch.randint(0, len(strange), indices.shape, generator=generator)]
+    bad = torch.rand(indices.shape, generator=generator) < share
+    repaired = torch.where(bad, 0 if rows else -1, indices)
+    return (
+        Lookups(torch.where(bad, drawn.to(indices.dtype), indices), lookups.offsets),
+        Lookups(repaired, lookups.offsets),
+    )
+
+
 def variant(kernel: str, **axes: int) -> HostKernel:
     """A variant, with the warps of its spec."""
     spec = load_spec(SPECS / kernel)
@@ -103,15 +120,31 @@ def bucket_of(dim: int) -> int:
 def forward(
     table: SmallTable, lookups: Lookups, *, mean: bool = False, row_limit: int = 64
 ) -> torch.Tensor:
-    """The output of a launch of forward_small_table, with something after it that must stay."""
+    """The output of a launch of forward_small_table that trusts its indices."""
+    return _forward(table, lookups, mean, row_limit, checked=False)[0]
+
+
+def checked_forward(
+    table: SmallTable, lookups: Lookups, *, mean: bool = False, row_limit: int = 64
+) -> tuple[torch.Tensor, int, int]:
+    """(output, invalid indices, position of the first one or their number) of a launch that checks its indices."""
+    return _forward(table, lookups, mean, row_limit, checked=True)
+
+
+def _forward(
+    table: SmallTable, lookups: Lookups, mean: bool, row_limit: int, *, checked: bool
+) -> tuple[torch.Tensor, int, int]:
     kernel = variant(
         "forward_small_table",
         bf16=int(table.weights.dtype == torch.bfloat16),
         bucket=bucket_of(table.dim),
         rows=row_limit,
         index_width=8 * lookups.indices.dtype.itemsize,
+        checked=int(checked),
     )
     features = table.features
+    count, report = torch.zeros(1, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    # Something after the output that must stay.
     output = torch.full((lookups.batch + 1, table.dim), -7.0)
     kernel(
         -(-lookups.batch // BAGS),
@@ -124,11 +157,15 @@ def forward(
             ctypes.c_int(lookups.batch),
             ctypes.c_int(mean),
             ctypes.c_int(7),
+            pointer(count),
+            pointer(report),
+            ctypes.c_longlong(lookups.indices.numel()),
         ],
         2,
     )
     assert (output[-1] == -7).all()
-    return output[:-1]
+    assert report[[0, 1, 3]].tolist() == [0, 0, 0]
+    return output[:-1], int(count), lookups.indices.numel() - int(report[2])
 
 
 @dataclass(frozen=True)

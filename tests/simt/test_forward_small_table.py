@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import oracle
-from tests.simt.small_tables import Lookups, SmallTable, draw_lookups, draw_table, forward
+from tests.simt.small_tables import (
+    Lookups,
+    SmallTable,
+    checked_forward,
+    draw_lookups,
+    draw_table,
+    forward,
+    spoil,
+)
 
 
 def check(
@@ -133,3 +141,27 @@ def test_equal_inputs_give_equal_bits() -> None:
     table, lookups = draw_table(64, 128), draw_lookups([100, 250, 300], 64)
     first = forward(table, lookups)
     assert all(torch.equal(first, forward(table, lookups)) for _ in range(3))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 1.0])
+@pytest.mark.parametrize("index_width", [32, 64])
+@pytest.mark.parametrize(("rows", "dim"), [(1, 64), (40, 100), (64, 128), (64, 256), (200, 64)])
+def test_checked_indices(rows: int, dim: int, index_width: int, share: float) -> None:
+    row_limit = 64 if rows <= 64 else 256
+    lengths = [64, 0, 1, 100, 300, 7, 130] * 3
+    given = draw_lookups(lengths, rows, index_width=index_width)
+    spoiled, repaired = spoil(given, rows, share, seed=rows)
+    table = draw_table(rows, dim)
+    output, count, first = checked_forward(table, spoiled, row_limit=row_limit)
+    # Counts are exact: to the bit what the repaired indices give.
+    assert torch.equal(output, forward(table, repaired, row_limit=row_limit))
+    bad = (spoiled.indices != repaired.indices).nonzero().flatten()
+    assert count == len(bad)
+    assert first == (bad[0] if count else given.indices.numel())
+
+
+def test_checked_table_without_rows_prunes() -> None:
+    lookups = Lookups(torch.tensor([0, -1, 5, 2**40]), torch.tensor([0, 2, 4]))
+    output, count, first = checked_forward(draw_table(0, 64), lookups, mean=True)
+    assert (output == 0).all()
+    assert (count, first) == (3, 0)

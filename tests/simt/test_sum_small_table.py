@@ -15,6 +15,7 @@ from tests.simt.small_tables import (
     SmallTable,
     draw_lookups,
     draw_table,
+    spoil,
     sum_gradients,
 )
 
@@ -163,3 +164,23 @@ def test_any_bags(data: st.DataObject) -> None:
     )
     gradient = Gradient(draw_gradient(len(lengths), dim, seed), data.draw(st.booleans()))
     check(draw_table(rows, dim), lookups, gradient)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.3, 1.0])
+@pytest.mark.parametrize("index_width", [32, 64])
+@pytest.mark.parametrize(("rows", "dim"), [(1, 64), (40, 100), (ROWS, 128)])
+def test_what_is_out_of_bounds_counts_as_row_0(
+    rows: int, dim: int, index_width: int, share: float
+) -> None:
+    lengths = [64, 0, 1, 100, 300, 7, 130] * 10
+    spoiled, repaired = spoil(draw_lookups(lengths, rows, index_width=index_width), rows, share)
+    table, gradient = draw_table(rows, dim), Gradient(draw_gradient(70, dim))
+    ours, expected = (sum_gradients(table, lookups, gradient) for lookups in (spoiled, repaired))
+    assert torch.equal(ours[0], expected[0])
+    assert torch.equal(ours[1], expected[1])
+
+
+def test_a_table_without_rows_has_no_row_0() -> None:
+    lookups = Lookups(torch.tensor([0, -1, 5, 2**40]), torch.tensor([0, 2, 4]))
+    _, used = sum_gradients(draw_table(0, 64), lookups, Gradient(draw_gradient(2, 64)))
+    assert (used == 0).all()

@@ -421,7 +421,10 @@ def test_forward_benchmark_on_the_cpu(tmp_path):
     results = Results.read(tmp_path / "smoke.json")
     assert results.environment.commit == "abc"
     assert len(results.forward) == 8
-    assert len(results.host) == 6
+    assert len(results.host) == 10
+    assert [row.index_dtype for row in results.bounds] == ["int64", "int32"]
+    ways = {"forward", "check", "check and forward", "never", "always", "auto"}
+    assert all(row.times.keys() == row.host.keys() == ways for row in results.bounds)
     assert results.first_call is not None
     assert results.first_call.first_call_ms > 0
     assert any(name.endswith(".pack") for name in results.sizes)
@@ -432,7 +435,9 @@ def test_forward_benchmark_on_the_cpu(tmp_path):
         app, ["report", str(tmp_path / "smoke.json"), "--document", str(document)]
     )
     assert done.exit_code == 0, done.output
-    assert "smoke" in document.read_text(encoding="utf-8")
+    written = document.read_text(encoding="utf-8")
+    assert "| smoke | int32 |" in written
+    assert "ours: auto, us of host time" in written
 
 
 def test_backward_benchmark_on_the_cpu(tmp_path):

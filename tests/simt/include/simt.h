@@ -258,6 +258,16 @@ inline int __ffs(unsigned value) { return __builtin_ffs(static_cast<int>(value))
 inline unsigned atomicAdd(unsigned* address, unsigned value) {
   return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
 }
+inline unsigned long long atomicAdd(unsigned long long* address, unsigned long long value) {
+  return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
+}
+inline long long atomicMax(long long* address, long long value) {
+  long long old = __atomic_load_n(address, __ATOMIC_RELAXED);
+  while (old < value && !__atomic_compare_exchange_n(address, &old, value, true, __ATOMIC_RELAXED,
+                                                     __ATOMIC_RELAXED)) {
+  }
+  return old;
+}
 inline unsigned atomicOr(unsigned* address, unsigned value) {
   return __atomic_fetch_or(address, value, __ATOMIC_RELAXED);
 }
