@@ -340,6 +340,9 @@ def look_up(
             0,
             0,
             0,
+            zero,
+            zero,
+            count,
         ),
         constants_of(
             "forward",
@@ -349,6 +352,7 @@ def look_up(
             weighted=False,
             aligned=True,
             shape=shape,
+            checked=False,
         ),
     )
     return interpreter.run(call)[0][0]
