@@ -71,6 +71,7 @@ def _kernel_entry(
     archs = [arch for arch in plan.archs if arch in kernel.archs]
     return {
         "summary": kernel.summary,
+        "archs": kernel.archs,
         "instead_of": kernel.instead_of,
         "serves": kernel.serves,
         "function": kernel.function,

@@ -157,6 +157,8 @@ class Kernel(Record):
     summary: str
     function: str
     language: str
+    # What it is made for, in this build or not.
+    archs: list[str] = []
     # Of a narrow path: which kernels this one runs instead of, and for which calls.
     instead_of: list[str] = []
     serves: str = ""
@@ -187,6 +189,10 @@ class Kernel(Record):
             if not 0 <= variant.cell < count or not set(self.constants) <= variant.constants.keys():
                 raise ValueError(f"{variant.name} lacks a cell or a constant of its kernel")
         return self
+
+    def is_made_for(self, arch: str) -> bool:
+        """Whether a build for the arch has variants of the kernel."""
+        return arch in self.archs if self.archs else bool(self.on(arch))
 
     def on(self, arch: str) -> list[Variant]:
         """The variants of an arch, in the order of the plan."""

@@ -475,13 +475,18 @@ def _resources(context: _Context) -> _Problems:
 def _cells(context: _Context) -> _Problems:
     """Every cell has exactly one variant or a reason why it has none, and every variant has a cubin: nothing falls through."""
     manifest = context.manifest
-    left_out = served = refused = 0
+    left_out = served = refused = elsewhere = 0
     for name, kernel in manifest.kernels.items():
         context.progress.checked += len(kernel.cells)
         reasons = {cell.cell: cell.reason for cell in kernel.excluded}
-        archs = [arch for arch in manifest.archs if kernel.on(arch)]
-        if not archs:
-            yield name, "it has no variant on any arch"
+        archs = [arch for arch in manifest.archs if kernel.is_made_for(arch)]
+        elsewhere += not archs
+        for arch in manifest.archs:
+            if bool(kernel.on(arch)) != (arch in archs):
+                yield (
+                    name,
+                    f"it has {len(kernel.on(arch))} variants on {arch} and is made for {', '.join(kernel.archs)}",
+                )
         for arch in archs:
             variants = kernel.on(arch)
             for cell, number in enumerate(kernel.cells):
@@ -503,6 +508,7 @@ def _cells(context: _Context) -> _Problems:
                     served += variants[number].cell != cell and arch == archs[0]
     notes = [f"{served} cells are served by another cell's variant"] if served else []
     notes += [f"{refused} are refused, each with a reason"] if refused else []
+    notes += [f"{elsewhere} kernels are made for other archs"] if elsewhere else []
     if left_out:
         notes.append(
             f"{left_out} (on all archs) are left out by the profile {manifest.profile}: asking for one is an error"

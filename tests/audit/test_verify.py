@@ -157,6 +157,18 @@ def a_cell_that_leads_nowhere(files: Files) -> Files:
     return edit_manifest(files, change)
 
 
+def variants_of_an_arch_that_are_gone(files: Files) -> Files:
+    def change(manifest: dict[str, Any]) -> None:
+        kernel = manifest["kernels"]["scale"]
+        kernel["variants"] = [v for v in kernel["variants"] if v["arch"] != "sm100"]
+
+    return edit_manifest(files, change)
+
+
+def a_kernel_that_is_not_made_for_its_arch(files: Files) -> Files:
+    return edit_manifest(files, lambda m: m["kernels"]["scale"].update(archs=["sm90"]))
+
+
 def a_variant_that_was_left_out(files: Files) -> Files:
     def change(manifest: dict[str, Any]) -> None:
         for variant in manifest["kernels"]["scale"]["variants"]:
@@ -244,6 +256,13 @@ CORRUPTIONS = [
     (parameters_that_are_not_the_cubin_s, True, "parameters", "parameters (offset, size) are "),
     (a_cell_that_leads_nowhere, True, "cells", "has neither a variant nor a reason"),
     (a_cell_that_leads_nowhere, True, "reachable", "does not lead to it"),
+    (
+        variants_of_an_arch_that_are_gone,
+        True,
+        "cells",
+        "0 variants on sm100 and is made for sm90, sm",
+    ),
+    (a_kernel_that_is_not_made_for_its_arch, True, "cells", "on sm100 and is made for sm90"),
     (a_variant_that_was_left_out, True, "cells", "but the profile full left it out"),
     (a_variant_that_was_left_out, True, "reachable", "no variant uses cubin "),
     (a_variant_that_launches_another_s_cubin, True, "cubins", f"{VARIANT} on sm90: cubin "),
@@ -276,6 +295,16 @@ def test_a_changed_wheel_is_found(
     result = verify(open_source(wheel))
     assert not result.ok
     assert any(says in finding for finding in found(result)[check]), found(result)
+
+
+def test_a_kernel_for_other_archs_alone_is_no_finding(files: Files, tmp_path: Path):
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["kernels"]["fill"].update(archs=["sm120"], variants=[])
+
+    wheel = write_wheel(tmp_path / "x.whl", edit_manifest(files, change))
+    (cells,) = (c for c in verify(open_source(wheel)).checks if c.name == "cells")
+    assert not cells.findings
+    assert "1 kernels are made for other archs" in cells.note
 
 
 def test_a_file_that_record_does_not_name(files: Files, tmp_path: Path):

@@ -143,7 +143,7 @@ constexpr ArchInfo kArchs[] = {
 
 const BuildInfo kBuild = {
     "full",
-    "437f18a002b05a4181a2c47badacc7932e16aea9bd96e476ac371651f9841eae",
+    "7e343064429c18f28d97ce5125638b14c8f5ea6721ac968c55c00a6f4125e369",
     kArchs,
     2,
     kKernels,
