@@ -98,11 +98,7 @@ void set_group(ForwardAxes& axes, const FeatureGroup& group, const char* generic
 // Why a kernel of its own checks the indices of a call; null when those that look up do.
 const char* why_checks_are_separate(const ForwardRequest& request, const Layout& layout) {
   if (request.fused_checks == FusedChecks::kNever) return "fused_checks is never";
-  if (why_not_small_table(request, layout) == nullptr) {
-    // What it saves or costs there has not been measured.
-    if (request.fused_checks == FusedChecks::kAlways) return nullptr;
-    return "the small table's kernel does so only when asked for";
-  }
+  if (why_not_small_table(request, layout) == nullptr) return nullptr;
   if (request.per_sample_weights != nullptr) return "there are per-sample weights";
   const char* generic_reason = why_all_generic(request);
   if (generic_reason != nullptr) return generic_reason;

@@ -145,7 +145,7 @@ def sum_and_update_long_runs_kernel(
                     l2_decay,
                     decoupled_decay,
                     adagrad,
-                    FIXED_ORDER=True,
+                    ONE_ROW=True,
                 )
                 store_rows(
                     weights, position, value, mask, row, column, rounding_seed, stochastic, ""

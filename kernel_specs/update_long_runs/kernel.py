@@ -98,7 +98,7 @@ def update_long_runs_kernel(
                     decoupled_decay,
                     adagrad,
                     OPTIMIZER,
-                    FIXED_ORDER=True,
+                    ONE_ROW=True,
                 )
                 store_rows(
                     weights, position, value, mask, row, column, rounding_seed, stochastic, ""

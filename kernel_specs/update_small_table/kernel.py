@@ -86,6 +86,7 @@ def update_small_table_kernel(
             decoupled_decay,
             adagrad,
             OPTIMIZER,
+            ONE_ROW=True,
         )
         store_rows(weights, position, value, mask, row, column, rounding_seed, stochastic, "")
     wait_for_previous(overlap)

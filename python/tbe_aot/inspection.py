@@ -152,7 +152,7 @@ def kernels_of(
     checked = (False, True) if fused else (False,)
     kernels["forward"] = {"weight_dtype": weights, "bucket": buckets, "checked": checked}
     formula = None if optimizer is None else OPTIMIZERS[optimizer].kernel_formula
-    small_checked = (0, 1) if fused and fused_checks == "always" else (0,)
+    small_checked = (0, 1) if fused else (0,)
     kernels |= _small_table_kernels(weights_dtype, layout, formula, small_checked)
     stealing = tuple(b for b in buckets if b in AXES["forward_work_stealing"]["bucket"])
     if work_stealing == "always" and weights_dtype != torch.float32 and stealing:

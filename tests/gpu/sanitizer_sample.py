@@ -3,7 +3,7 @@
     compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 python -m tests.gpu.sanitizer_sample
     compute-sanitizer --tool racecheck --error-exitcode 9 python -m tests.gpu.sanitizer_sample transpose
 
-Arguments: which of forward, bounds, transpose and update; all without one. Needs no pytest. Every tensor is an allocation of its
+Arguments: which of forward, bounds, transpose, update and small_tables; all without one. Needs no pytest. Every tensor is an allocation of its
 own, with no allocator in between, so that a read or write past the end of one is seen. Prints how many variants ran;
 exit status 1 if a number is wrong.
 """
@@ -38,7 +38,7 @@ from tests.gpu.support import (  # noqa: E402  as torch
     make_tables,
     worst_error,
 )
-from tests.gpu.training import make_training  # noqa: E402  as torch
+from tests.gpu.training import OPTIMIZERS, make_gradient, make_training  # noqa: E402  as torch
 
 
 def pairs(axes: dict[str, object]) -> set[tuple[tuple[str, object], ...]]:
@@ -108,6 +108,26 @@ def update(device: torch.device) -> list[str]:
     return wrong
 
 
+def small_tables(device: torch.device) -> list[str]:
+    """Look up in small tables and update them, with every optimizer; what is wrong."""
+    wrong = []
+    kinds = itertools.product((torch.float16, torch.bfloat16), (64, 100, 128), WIDTHS, OPTIMIZERS)
+    lengths = torch.randint(0, 40, (150,), generator=torch.Generator().manual_seed(5))
+    for number, (dtype, dim, index_dtype, optimizer) in enumerate(kinds):
+        tables = make_tables((64,), (dim,), dtype, device)
+        lookup = make_lookup(
+            tables, (0,), installed.buckets(), lengths, index_dtype=index_dtype, pruned=0.05
+        )
+        what = f"{dtype} {dim} {index_dtype} {optimizer}"
+        if not worst_error(lookup.run(), lookup, "sum") <= TOLERANCE[torch.float32]:
+            wrong.append(f"lookup in a small table, {what}")
+        gradient = make_gradient(lookup, torch.float32) / 64
+        seed = torch.tensor([number], device=device) if number % 3 == 0 else None
+        training = make_training(lookup, optimizer, grad_output=gradient, rounding_seed=seed)
+        wrong += [f"small table, {what}: {fault}" for fault in training.check()]
+    return wrong
+
+
 def transpose(device: torch.device) -> list[str]:
     """Transpose lookups with keys and indices of both widths, plain and factored; what is wrong."""
     wrong = []
@@ -131,7 +151,13 @@ def transpose(device: torch.device) -> list[str]:
     return wrong
 
 
-PARTS = {"forward": forward, "bounds": bounds, "transpose": transpose, "update": update}
+PARTS = {
+    "forward": forward,
+    "bounds": bounds,
+    "transpose": transpose,
+    "update": update,
+    "small_tables": small_tables,
+}
 
 
 def main() -> int:

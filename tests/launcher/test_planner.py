@@ -637,7 +637,7 @@ def test_what_is_checked_before_it_is_looked_up(shared: Process) -> None:
         (short(output=0x1002), "the output's address"),
         (short((64, 1, 1), (512, 1, 1)), "rows of a table are too wide"),
         (short((256, 1, 1), weight_dtype="fp32"), "rows of a table are too wide"),
-        (small(), "the small table's kernel does so only when asked for"),
+        (small(fused_checks="never"), "fused_checks is never"),
     ],
 )
 def test_why_indices_are_checked_before(shared: Process, given: dict[str, Any], why: str) -> None:
@@ -652,7 +652,11 @@ def test_always_takes_short_shapes_for_any_bags(shared: Process, lookups: int) -
     (*_, launch), (*_, reason) = shared.run(_checked, short(lookups=lookups, fused_checks="always"))
     assert launch.variant.endswith("_short_checked")
     assert ("because fused_checks is always" in reason) == (lookups == 10_000)
-    (*_, launch), (*_, reason) = shared.run(_checked, small(fused_checks="always"))
+
+
+@pytest.mark.parametrize("choice", ["auto", "always"])
+def test_a_small_table_s_kernel_checks(shared: Process, choice: str) -> None:
+    (*_, launch), (*_, reason) = shared.run(_checked, small(fused_checks=choice))
     assert launch.variant == "forward_small_table__fp16_d128_e64_i64_checked"
     assert launch.args["overlap"] == 4
     assert "checks the indices" in reason

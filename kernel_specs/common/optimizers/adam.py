@@ -25,6 +25,7 @@ def adam(
     beta2,
     l2_decay,
     decoupled_decay,
+    ONE_ROW: tl.constexpr = False,
 ):
     """Updated rows [rows, columns] fp32; both momenta change in place, at the ``position`` of each weight.
 
@@ -41,6 +42,8 @@ def adam(
     second = tl.load(momentum2 + position, mask=mask, other=0.0)
     first = beta1.to(tl.float32) * first + (1.0 - beta1).to(tl.float32) * h
     second = beta2.to(tl.float32) * second + (1.0 - beta2).to(tl.float32) * (h * h)
+    if ONE_ROW:  # See `updated_rows`.
+        tl.debug_barrier()
     tl.store(momentum1 + position, first, mask=mask)
     tl.store(momentum2 + position, second, mask=mask)
     mean = first / _bias_correction(beta1, step)

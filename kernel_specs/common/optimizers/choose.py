@@ -49,13 +49,18 @@ def updated_rows(
     decoupled_decay,
     adagrad,
     OPTIMIZER: tl.constexpr,
-    FIXED_ORDER: tl.constexpr = False,
+    ONE_ROW: tl.constexpr = False,
 ):
     """One step of the optimizer: ``weights`` [rows, columns] fp32 after it. Its state changes in place.
 
     ``gradient`` [rows, columns] is the sum over each row's lookups, 0 outside ``mask``; ``state`` [rows] comes from
     `load_state`; ``row`` [rows] is the global row, where a number per row has its place; ``position`` [rows, columns]
     the element, where a number per weight has it. ``adagrad``: row-wise Adagrad rather than SGD, for OPTIMIZER "rowwise".
+
+    ONE_ROW: the blocks are one row. Then a program may have more threads than the row has columns, and several warps hold
+    the same ones: all must have loaded what one of them is about to overwrite, which takes a barrier. A warp that comes
+    late would else go on from the state after the step, and where the row changes its layout through shared memory, its
+    numbers may be the ones that are stored.
     """
     if OPTIMIZER == "rowwise":
         return rowwise_formula(
@@ -71,7 +76,7 @@ def updated_rows(
             l2_decay,
             decoupled_decay,
             adagrad,
-            FIXED_ORDER,
+            ONE_ROW,
         )
     elif OPTIMIZER == "adagrad":
         return adagrad_formula(
@@ -84,6 +89,7 @@ def updated_rows(
             eps,
             l2_decay,
             decoupled_decay,
+            ONE_ROW,
         )
     else:
         tl.static_assert(OPTIMIZER == "adam", "an optimizer without a formula")
@@ -101,4 +107,5 @@ def updated_rows(
             beta2,
             l2_decay,
             decoupled_decay,
+            ONE_ROW,
         )

@@ -47,7 +47,7 @@ def rowwise(
     l2_decay,
     decoupled_decay,
     adagrad,
-    FIXED_ORDER: tl.constexpr = False,
+    ONE_ROW: tl.constexpr = False,
 ):
     """Updated rows [rows, columns] fp32; ``momentum`` becomes momentum1[row] in place.
 
@@ -56,16 +56,17 @@ def rowwise(
     both:    w = (1 - mult * l2 - lr * decoupled) * w - mult * g
 
     Which of the two is a run-time choice without a branch: loads do not move above a branch. SGD has no state and
-    touches none. FIXED_ORDER, for a single row, gives the same bits in every kernel: see `sum_in_pairs`. So products and
-    sums that would be joined are an fma in the source: which of two products a compiler joins with their difference, or
-    whether it does, depends on what else is in the kernel.
+    touches none. ONE_ROW (see `updated_rows`) gives the same bits in every kernel: see `sum_in_pairs`. So products and sums
+    that would be joined are an fma in the source: which of two products a compiler joins with their difference, or whether
+    it does, depends on what else is in the kernel.
     """
     stateful = with_state(live, adagrad)
     statistic = tl.fma(l2_decay, weights, gradient)
     # fma with 0 is a product that stays one: joined with the sum over lanes, as ptxas would where a lane has one column,
     # it makes each lane of a row round its own product last, and the lanes do not agree on the sum.
     square = tl.fma(statistic, statistic, 0.0)
-    if FIXED_ORDER:
+    if ONE_ROW:
+        tl.debug_barrier()
         momentum = tl.fma(sum_in_pairs(square), 1.0 / dim.to(tl.float32), momentum)
     else:
         momentum += tl.sum(square, axis=1) / dim.to(tl.float32)
