@@ -28,7 +28,7 @@ class Sweep:
 
     Attributes:
         path: which one, as docs/paths.md names it.
-        operator: "forward" or "backward_update" (row-wise Adagrad, fp32 gradient).
+        operator: "forward", "forward_checked" or "backward_update" (row-wise Adagrad, fp32 gradient).
         argument: of the operator, that picks the path.
         base: what is looked up; every point changes a field of it.
         field: of ``base``, "mean_length", "batch" or "rows".
@@ -52,8 +52,9 @@ class Sweep:
         said["mean_length"] = f"L {self.base.mean_length}"
         kept = [text for name, text in said.items() if name != self.field]
         dtype = str(self.weights_dtype).removeprefix("torch.")
+        features = [f"T {self.base.features}"] if self.base.features > 1 else []
         weighted = ["weighted"] if self.weighted else []
-        return ", ".join([dtype, f"D {self.base.dims[0]}", *kept, *weighted])
+        return ", ".join([dtype, f"D {self.base.dims[0]}", *features, *kept, *weighted])
 
     def cases(self) -> dict[int, Case]:
         """The case of each size."""
@@ -69,10 +70,16 @@ def _large_table(dim: int) -> Case:
     return Case("path", 1, 8192, 20, (dim,), 1_000_000, "zipf", goal=False)
 
 
+def _tables(features: int, dim: int) -> Case:
+    return Case("path", features, 1024, 1, (dim,), 100_000, "uniform", goal=False)
+
+
+_SHORT_LENGTHS = (1, 2, 4, 8, 16)
 _LENGTHS = (1, 4, 8, 16, 32, 64, 100, 256)
 _BATCHES = (64, 512, 2048, 8192, 32768, 131072)
 _ROWS = (128, 512, 2048, 4096, 8192, 65536)
 _LONG_RUNS = ("fused long runs", "backward_update", "fused_long_runs")
+_CHECKS = ("checks in the lookup", "forward_checked", "fused_checks")
 _SMALL_FORWARD = ("small table, forward", "forward", "small_tables")
 _SMALL_UPDATE = ("small table, backward", "backward_update", "small_tables")
 
@@ -119,6 +126,16 @@ SWEEPS = (
     ),
     # A few rows of a large table are popular.
     Sweep(*_LONG_RUNS, _large_table(128), "batch", _BATCHES),
+    *(
+        Sweep(*_CHECKS, _tables(features, dim), "mean_length", _SHORT_LENGTHS, dtype)
+        for dtype, features, dim in (
+            (torch.float16, 100, 16),
+            (torch.float16, 100, 64),
+            (torch.float16, 40, 128),
+            (torch.float16, 20, 256),
+            (torch.float32, 40, 64),
+        )
+    ),
 )
 
 
@@ -172,11 +189,11 @@ def _calls(
     described = (weights, metadata.features, metadata.layout)
     lookups = [(*described, inputs.indices, inputs.offsets) for inputs in sets]
     factors = [inputs.per_sample_weights if sweep.weighted else None for inputs in sets]
-    if sweep.operator == "forward":
+    if sweep.operator != "backward_update":
         arguments: list[tuple[Any, ...]] = [
             (*lookup, factor) for lookup, factor in zip(lookups, factors, strict=True)
         ]
-        operator = torch.ops.tbe_aot.forward
+        operator = getattr(torch.ops.tbe_aot, sweep.operator)
         options: list[dict[str, Any]] = [{} for _ in sets]
     else:
         shape = (case.batch, sum(dims))
@@ -193,12 +210,15 @@ def _calls(
         options = [{"per_sample_weights": factor} for factor in factors]
 
     explain: Callable[..., tbe_aot.Explanation] = (
-        tbe_aot.explain if sweep.operator == "forward" else tbe_aot.explain_backward
+        tbe_aot.explain_backward if sweep.operator == "backward_update" else tbe_aot.explain
     )
 
     def variants(choice: str) -> list[str]:
         arch = None if device.type == "cuda" else "sm90"
-        explained = explain(*arguments[0], **options[0], **{sweep.argument: choice}, arch=arch)
+        chosen = {sweep.argument: choice}
+        if sweep.operator == "forward_checked":
+            chosen["bounds_mode"] = "warning"
+        explained = explain(*arguments[0], **options[0], **chosen, arch=arch)
         return [launch.variant for launch in explained.launches]
 
     def call(choice: str) -> Callable[[int], object]:

@@ -563,3 +563,4 @@ def test_every_sweep_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     taken = {(row.path, row.taken) for row in results.paths}
     assert taken >= {("small table, forward", "general"), ("small table, forward", "narrow")}
     assert taken >= {("small table, backward", "narrow"), ("fused long runs", "general")}
+    assert taken >= {("checks in the lookup", "general"), ("checks in the lookup", "narrow")}
