@@ -180,12 +180,12 @@ def kernels_of(
         kernels["update_short_runs"] = kernels["per_sample_weights_gradient"] | {
             "optimizer": (OPTIMIZERS[optimizer].kernel_formula,)
         }
-        fused = tuple(b for b in buckets if b in AXES["sum_and_update_long_runs"]["bucket"])
-        if formula == "rowwise" and fused:
+        one_launch = tuple(b for b in buckets if b in AXES["sum_and_update_long_runs"]["bucket"])
+        if formula == "rowwise" and one_launch:
             kernels["sum_and_update_long_runs"] = {
                 "weight_dtype": weights,
                 "gradient_dtype": gradients,
-                "bucket": fused,
+                "bucket": one_launch,
             }
         kernels["advance_counters"] = {}
     return {
