@@ -473,7 +473,10 @@ def test_work_stealing_reaches_the_operator(work_stealing):
         explanation = module.explain(indices, offsets, arch=arch)
         kernels = [launch.variant.partition("__")[0] for launch in explanation.launches]
         steals = work_stealing == "always" and arch == "sm100"
-        assert kernels == ["forward", "forward_work_stealing" if steals else "forward"]
+        looked_up = ["forward", "forward_work_stealing" if steals else "forward"]
+        # It checks no index itself: a launch before it does.
+        checks = ["check_offsets", "repair_offsets", *(["check_indices"] if steals else [])]
+        assert kernels == [*checks, *looked_up]
         assert ("no work stealing because" in str(explanation)) == (work_stealing == "always")
     expected = TableBatchedEmbeddingBags(tables, weights_dtype=torch.float16)
     expected.load_state_dict(module.state_dict())
