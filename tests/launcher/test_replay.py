@@ -492,7 +492,7 @@ def test_checked_forward_of_a_small_table(
                 device=1,
             ),
             [
-                "forward__bf16_d256_i32_unweighted_aligned_short",
+                "forward__bf16_d256_i32_unweighted_aligned_short_trusting",
                 "forward_work_stealing__bf16_d128_i32",
                 "forward_work_stealing__bf16_d32_i32",
             ],
@@ -505,7 +505,7 @@ def test_checked_forward_of_a_small_table(
         ),
         pytest.param(
             Problem((64, 40), lengths=((2, 0, 1), (1, 4, 3))),
-            ["forward__fp16_d64_i64_unweighted_aligned_short"],
+            ["forward__fp16_d64_i64_unweighted_aligned_short_trusting"],
             id="not-on-sm90",
         ),
     ],
