@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from .errors import AuditError
 
@@ -21,8 +21,7 @@ CUDA = 190
 _RELATIVE = {X86_64: 8, 183: 1027}
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A section: name, flags, link information, address, size in memory, and bytes (none if it has none in the file)."""
 
     name: str
