@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from benchmarks.results import PathRow, Results
@@ -12,18 +13,28 @@ FIELDS = {"mean_length": "L", "batch": "B", "rows": "rows"}
 NOISE = 1.03
 
 
-def crossover(rows: Iterable[PathRow]) -> int | None:
-    """The least size from which on the narrow path is never slower than the general one; None if there is none."""
-    found = None
-    for row in sorted(rows, key=lambda row: -row.size):
-        if row.times["narrow"].median > NOISE * row.times["general"].median:
-            break
-        found = row.size
-    return found
+def pays(rows: Iterable[PathRow]) -> str:
+    """The sizes at which the narrow path is never slower than the general one: "from" one on, "to" one, or "never"."""
+    by_size = sorted(rows, key=lambda row: row.size)
+    largest_first = _while_faster(reversed(by_size))
+    if largest_first:
+        return f"from {FIELDS[largest_first[-1].field]} {largest_first[-1].size}"
+    smallest_first = _while_faster(by_size)
+    if smallest_first:
+        return f"to {FIELDS[smallest_first[-1].field]} {smallest_first[-1].size}"
+    return "never"
+
+
+def _while_faster(rows: Iterable[PathRow]) -> list[PathRow]:
+    return list(
+        itertools.takewhile(
+            lambda row: row.times["narrow"].median <= NOISE * row.times["general"].median, rows
+        )
+    )
 
 
 def path_lines(results: Results, path: str) -> list[str]:
-    """A table per field that was varied: general / narrow us at every size, and from which on the narrow one pays."""
+    """A table per field that was varied: general / narrow us at every size, and at which of them the narrow one pays."""
     lines: list[str] = []
     mine = [row for row in results.paths if row.path == path]
     for field in dict.fromkeys(row.field for row in mine):
@@ -32,10 +43,9 @@ def path_lines(results: Results, path: str) -> list[str]:
         shown = []
         for series in dict.fromkeys(row.series for row in of_field):
             by_size = {row.size: row for row in of_field if row.series == series}
-            start = crossover(by_size.values())
             cells = [_cell(by_size[size]) if size in by_size else "-" for size in sizes]
             shown.append([series, "never" if start is None else f"{FIELDS[field]} {start}", *cells])
-        header = ["table", "pays from", *(f"{FIELDS[field]} {size}" for size in sizes)]
+        header = ["table", "pays", *(f"{FIELDS[field]} {size}" for size in sizes)]
         lines += [*table(header, shown), ""]
     return lines[:-1]
 

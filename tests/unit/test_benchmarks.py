@@ -536,15 +536,17 @@ def path_row(size: int, general: float, narrow: float, taken: str = "general") -
     return PathRow("small table, forward", "float16, D 64", "mean_length", size, taken, times)
 
 
-def test_a_path_pays_from_where_it_stays_faster() -> None:
+def test_a_path_pays_where_it_is_not_slower() -> None:
     rows = [
         path_row(4, 1.0, 0.5),
         path_row(8, 1.0, 1.1),
         path_row(16, 1.0, 1.02),
         path_row(32, 2, 1),
     ]
-    assert report_paths.crossover(rows) == 16
-    assert report_paths.crossover([*rows, path_row(64, 1.0, 1.2)]) is None
+    assert report_paths.pays(rows) == "from L 16"
+    slow = path_row(64, 1.0, 1.2)
+    assert report_paths.pays([*rows, slow]) == "to L 4"
+    assert report_paths.pays([slow]) == "never"
 
 
 def test_paths_say_what_auto_takes(tmp_path: Path) -> None:
@@ -552,7 +554,7 @@ def test_paths_say_what_auto_takes(tmp_path: Path) -> None:
     results.paths = [path_row(8, 0.02, 0.03), path_row(16, 0.04, 0.01, "narrow")]
     results.write(tmp_path / "paths.json")
     text = report_paths.markdown(Results.read(tmp_path / "paths.json"), "small table, forward")
-    assert "| float16, D 64 | L 16 | **20.0** / 30.0 | 40.0 / **10.0** |" in text
+    assert "| float16, D 64 | from L 16 | **20.0** / 30.0 | 40.0 / **10.0** |" in text
 
 
 def test_every_sweep_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
