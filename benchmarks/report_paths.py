@@ -44,7 +44,7 @@ def path_lines(results: Results, path: str) -> list[str]:
         for series in dict.fromkeys(row.series for row in of_field):
             by_size = {row.size: row for row in of_field if row.series == series}
             cells = [_cell(by_size[size]) if size in by_size else "-" for size in sizes]
-            shown.append([series, "never" if start is None else f"{FIELDS[field]} {start}", *cells])
+            shown.append([series, pays(by_size.values()), *cells])
         header = ["table", "pays", *(f"{FIELDS[field]} {size}" for size in sizes)]
         lines += [*table(header, shown), ""]
     return lines[:-1]
