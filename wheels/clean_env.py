@@ -78,7 +78,9 @@ def variables(folder: Path) -> dict[str, str]:
 def _pip(folder: Path, verb: str, *arguments: str) -> None:
     quiet = ["--quiet", "--disable-pip-version-check", "--root-user-action=ignore"]
     python = folder / "bin" / "python"
-    subprocess.run([python, "-m", "pip", verb, *quiet, *arguments], check=True)
+    # What PYTHONPATH shows is not installed here, and pip would take it for that.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([python, "-m", "pip", verb, *quiet, *arguments], env=environment, check=True)
 
 
 def _main() -> None:

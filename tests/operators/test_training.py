@@ -352,12 +352,6 @@ def bad_offsets(training: Training) -> dict[str, Any]:
     return {"offsets": offsets}
 
 
-def bad_index(training: Training) -> dict[str, Any]:
-    indices = training.lookup.indices.clone()
-    indices[-1] = 1000
-    return {"indices": indices}
-
-
 def bad_rows(training: Training) -> dict[str, Any]:
     features = training.lookup.metadata.features.clone()
     features[1, 7] -= 1
@@ -373,7 +367,6 @@ def bad_grad(training: Training) -> dict[str, Any]:
     ("change", "message"),
     [
         (bad_offsets, "offsets has 6 and 11 for feature 1, bag 1, expected a range within the 6"),
-        (bad_index, r"indices has 1000 at position 5 \(feature 1, bag 1\), expected -1 to 8"),
         (bad_rows, "features says that feature 1 has 9 global rows from 8 on"),
         (bad_grad, r"grad_output has shape \[2, 12\], expected \[2, 13\]"),
     ],

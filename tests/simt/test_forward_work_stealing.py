@@ -361,7 +361,9 @@ def test_the_bits_are_those_of_the_general_kernel(
         weighted=False,
         aligned=True,
         shape="short",
+        checked=False,
     )
+    unused = torch.zeros(1, dtype=torch.int64)
     call = KernelCall(
         "forward",
         (-(-problem.bags[0] // constants["BAGS"]), len(dims)),
@@ -380,6 +382,9 @@ def test_the_bits_are_those_of_the_general_kernel(
             int(mean),
             0,
             0,
+            unused,
+            unused,
+            inputs.indices.numel(),
         ),
         constants,
     )
