@@ -241,6 +241,20 @@ class TableBatchedEmbeddingBags(nn.Module):
             )
             bounds_mode = "none"
         if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+            trains = self._needs_backward(per_sample_weights)
+            if trains and bounds_mode != "none" and torch.compiler.is_compiling():
+                # A compiled backward would take the caller's indices as they are then, changed by what follows the
+                # lookup in the graph, without the error that eager mode has for that. A copy stays.
+                indices, offsets = torch.ops.tbe_aot.check_bounds(
+                    indices,
+                    offsets,
+                    self.features,
+                    self.layout,
+                    bounds_mode,
+                    self.invalid_count,
+                    bag_offsets,
+                )
+                bounds_mode = "none"
             batch = Batch(
                 indices,
                 offsets,
@@ -251,7 +265,7 @@ class TableBatchedEmbeddingBags(nn.Module):
                 vbe_output_numel=output_numel,
                 bounds_mode=bounds_mode,
             )
-            if self._needs_backward(per_sample_weights):
+            if trains:
                 trained: torch.Tensor = Lookup.apply(  # type: ignore[no-untyped-call]
                     self, self._parameters["weights"], per_sample_weights, batch
                 )
@@ -616,7 +630,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.layout,
             indices,
             offsets,
-            per_sample_weights,
+            None if per_sample_weights is None else per_sample_weights.detach(),
             self.pooling,
             self.output_dtype_name,
             small_tables=self.small_tables,
@@ -773,8 +787,9 @@ class TableBatchedEmbeddingBags(nn.Module):
             else:
                 with torch.no_grad():
                     view.copy_(state_dict[key])
-        # They are of the tables before.
-        self.pending_updates.clear()
+        if any(key in state_dict for key in views):
+            # They are of the tables before.
+            self.pending_updates.clear()
         if strict:
             mine = [key for key in state_dict if key.startswith(prefix)]
             unexpected_keys.extend(key for key in mine if key not in views)

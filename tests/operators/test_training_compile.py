@@ -150,3 +150,26 @@ def test_a_deferred_step(hoisted):
             call(one, *batch(seed)).backward()
             tables(one).step()
     expect_same(compiled, eager)
+
+
+@pytest.mark.parametrize("bounds_check", ["ignore", "warning", "fatal"])
+@pytest.mark.parametrize("hoisted", [False, True])
+def test_rows_that_were_looked_up_are_trained(hoisted, bounds_check):
+    """Whatever the compiled code does to the indices after the lookup."""
+    bags = TableBatchedEmbeddingBags(
+        [TableSpec("a", 20, 4)],
+        optimizer=SGD(lr=1.0),
+        bounds_check=bounds_check,
+        hoist_transpose=hoisted,
+    )
+    before = bags.table("a").detach().clone()
+
+    def look_up(indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        pooled: torch.Tensor = bags(indices, offsets)
+        indices.remainder_(5)
+        return pooled
+
+    compiled = torch.compile(look_up, backend="aot_eager")
+    compiled(torch.tensor([1, 7, 12, 19]), torch.tensor([0, 2, 4])).sum().backward()
+    trained = (bags.table("a") != before).any(1).nonzero().flatten()
+    assert trained.tolist() == [1, 7, 12, 19]
