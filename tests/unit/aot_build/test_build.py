@@ -301,6 +301,8 @@ def start(
         ],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.DEVNULL,
+        # Where these tests run behind a shell's &, it is ignored, and Python leaves it so.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - sets a signal, no more
     )
 
 
