@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -153,12 +154,7 @@ def _bounds_row(
     }
     with torch.no_grad():
         host = {
-            name: host_microseconds(
-                lambda call=call: call(0),  # type: ignore[misc]
-                options.device,
-                batches=11,
-                calls=100,
-            )
+            name: host_microseconds(partial(call, 0), options.device, batches=11, calls=100)
             for name, call in calls.items()
         }
     if options.peer_version is not None:

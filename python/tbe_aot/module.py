@@ -229,7 +229,13 @@ class TableBatchedEmbeddingBags(nn.Module):
         # Nothing may be looked up before the verdict of "fatal", and the gradient of per-sample weights needs indices
         # that are right: there the check goes before. Else it is a part of the lookup, and the update needs none.
         weighs = per_sample_weights is not None and per_sample_weights.requires_grad
-        if bounds_mode == "fatal" or (weighs and bounds_mode != "none"):
+        checks_first = bounds_mode == "fatal" or weighs
+        # So does a compiled backward: it would take the caller's indices as what follows the lookup in the graph has left
+        # them, without the error that eager mode has for that.
+        if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+            compiles = torch.compiler.is_compiling()
+            checks_first = checks_first or (compiles and self._needs_backward(per_sample_weights))
+        if checks_first and bounds_mode != "none":
             indices, offsets = torch.ops.tbe_aot.check_bounds(
                 indices,
                 offsets,
@@ -241,20 +247,6 @@ class TableBatchedEmbeddingBags(nn.Module):
             )
             bounds_mode = "none"
         if not torch.jit.is_scripting():  # type: ignore[attr-defined]
-            trains = self._needs_backward(per_sample_weights)
-            if trains and bounds_mode != "none" and torch.compiler.is_compiling():
-                # A compiled backward would take the caller's indices as they are then, changed by what follows the
-                # lookup in the graph, without the error that eager mode has for that. A copy stays.
-                indices, offsets = torch.ops.tbe_aot.check_bounds(
-                    indices,
-                    offsets,
-                    self.features,
-                    self.layout,
-                    bounds_mode,
-                    self.invalid_count,
-                    bag_offsets,
-                )
-                bounds_mode = "none"
             batch = Batch(
                 indices,
                 offsets,
@@ -265,7 +257,7 @@ class TableBatchedEmbeddingBags(nn.Module):
                 vbe_output_numel=output_numel,
                 bounds_mode=bounds_mode,
             )
-            if trains:
+            if self._needs_backward(per_sample_weights):
                 trained: torch.Tensor = Lookup.apply(  # type: ignore[no-untyped-call]
                     self, self._parameters["weights"], per_sample_weights, batch
                 )

@@ -71,7 +71,7 @@ def _check_bounds(
     )
 
 
-@torch.library.register_fake("tbe_aot::forward_checked")  # type: ignore[untyped-decorator]
+@torch.library.register_fake("tbe_aot::forward_checked")  # type: ignore[untyped-decorator]  # torch's
 def _forward_checked(
     weights: torch.Tensor,
     features: torch.Tensor,
