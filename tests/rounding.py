@@ -19,8 +19,8 @@ def mixed(word: int) -> int:
 
 def random_bits(seed: int, row: int, column: int) -> int:
     """16 bits for an element: its half of the word of its pair of columns."""
-    key = mixed((row + mixed(seed % WORD)) % WORD)
-    key = mixed(key ^ row >> 32 ^ (seed % 2**64) >> 32)
+    seed %= 2**64
+    key = mixed((row + (row >> 32) * 0x9E3779B9 + mixed(seed % WORD ^ mixed(seed >> 32))) % WORD)
     word = mixed((key + (column >> 1) * 0x9E3779B9) % WORD)
     return word >> 16 if column & 1 else word & 0xFFFF
 

@@ -30,7 +30,7 @@ def columns_of_rows(dim, live, column, UNIT: tl.constexpr):
 
 @triton.jit
 def store_rows(
-    weights, position, value, mask, row, column, rounding_seed, stochastic, EVICTION: tl.constexpr
+    weights, position, value, mask, row, column, rounding_key, stochastic, EVICTION: tl.constexpr
 ):
     """Round updated rows [rows, columns] from fp32 to the weights' dtype, by chance if ``stochastic``, and store them.
 
@@ -40,6 +40,5 @@ def store_rows(
     rounded = value.to(DTYPE)
     if DTYPE != tl.float32:
         if stochastic != 0:
-            seed = tl.load(rounding_seed)
-            rounded = round_stochastically(value, row, column, seed, DTYPE)
+            rounded = round_stochastically(value, row, column, rounding_key, DTYPE)
     tl.store(weights + position, rounded, mask=mask, eviction_policy=EVICTION)

@@ -29,6 +29,7 @@ from common.chunks import sum_chunk, sum_partials
 from common.gradients import clip_limit, load_scale
 from common.optimizers.rowwise import load_rowwise_state, rowwise
 from common.overlap import begin, wait_for_previous
+from common.rounding import load_rounding_key
 from common.table_rows import columns_of_rows, find_rows, store_rows
 
 
@@ -85,6 +86,7 @@ def sum_and_update_long_runs_kernel(
     limit = clip_limit(clip, scale)
     unscale = 1.0 / scale
     rate = tl.load(learning_rate)
+    rounding_key = load_rounding_key(rounding_seed, stochastic, weights.dtype.element_ty)
     stride = partial_stride.to(tl.int64)
     column = tl.arange(0, BUCKET)
     for chunk_slot in range(tl.program_id(0), chunk_slots, tl.num_programs(0)):
@@ -148,6 +150,6 @@ def sum_and_update_long_runs_kernel(
                     ONE_ROW=True,
                 )
                 store_rows(
-                    weights, position, value, mask, row, column, rounding_seed, stochastic, ""
+                    weights, position, value, mask, row, column, rounding_key, stochastic, ""
                 )
     wait_for_previous(overlap)

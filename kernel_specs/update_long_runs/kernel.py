@@ -12,6 +12,7 @@ import triton.language as tl
 from common.chunks import sum_partials
 from common.optimizers.choose import load_state, load_step, updated_rows
 from common.overlap import begin, wait_for_previous
+from common.rounding import load_rounding_key
 from common.table_rows import columns_of_rows, find_rows, store_rows
 
 
@@ -58,8 +59,20 @@ def update_long_runs_kernel(
     first = tl.load(run_begins)
     end = tl.load(run_begins + group_slots)
     end = tl.where(tl.load(found_inf, mask=checked != 0, other=0.0) != 0, first, end)
-    rate = tl.load(learning_rate)
-    count = load_step(step, OPTIMIZER)
+    this_step = load_step(
+        momentum1,
+        momentum2,
+        step,
+        learning_rate,
+        eps,
+        beta1,
+        beta2,
+        l2_decay,
+        decoupled_decay,
+        adagrad,
+        OPTIMIZER,
+    )
+    rounding_key = load_rounding_key(rounding_seed, stochastic, weights.dtype.element_ty)
     stride = partial_stride.to(tl.int64)
     column = tl.arange(0, BUCKET)
     for chunk_slot in range(tl.program_id(0), chunk_slots, tl.num_programs(0)):
@@ -76,31 +89,22 @@ def update_long_runs_kernel(
                 mask = columns_of_rows(dim, live, column, UNIT)
                 position = element[:, None] + column[None, :]
                 value = tl.load(weights + position, mask=mask, other=0.0).to(tl.float32)
-                state = load_state(momentum1, row, live, adagrad, OPTIMIZER)
+                state = load_state(this_step, row, live, OPTIMIZER)
                 total = sum_partials(partials, chunk_slot, chunks, stride, column, PARTIALS)
                 value = updated_rows(
                     value,
                     total,
                     state,
-                    momentum1,
-                    momentum2,
+                    this_step,
                     row,
                     position,
                     live,
                     mask,
                     dim,
-                    count,
-                    rate,
-                    eps,
-                    beta1,
-                    beta2,
-                    l2_decay,
-                    decoupled_decay,
-                    adagrad,
                     OPTIMIZER,
                     ONE_ROW=True,
                 )
                 store_rows(
-                    weights, position, value, mask, row, column, rounding_seed, stochastic, ""
+                    weights, position, value, mask, row, column, rounding_key, stochastic, ""
                 )
     wait_for_previous(overlap)

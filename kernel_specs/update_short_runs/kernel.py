@@ -26,6 +26,7 @@ from common.gradients import (
 )
 from common.optimizers.choose import load_state, load_step, updated_rows
 from common.overlap import begin, wait_for_previous
+from common.rounding import load_rounding_key
 from common.table_rows import columns_of_rows, find_rows, store_rows
 
 
@@ -79,8 +80,20 @@ def update_short_runs_kernel(
     scale = load_scale(gradient_scale, scaled)
     limit = clip_limit(clip, scale)
     unscale = 1.0 / scale
-    rate = tl.load(learning_rate)
-    count = load_step(step, OPTIMIZER)
+    this_step = load_step(
+        momentum1,
+        momentum2,
+        step,
+        learning_rate,
+        eps,
+        beta1,
+        beta2,
+        l2_decay,
+        decoupled_decay,
+        adagrad,
+        OPTIMIZER,
+    )
+    rounding_key = load_rounding_key(rounding_seed, stochastic, weights.dtype.element_ty)
 
     column = tl.arange(0, BUCKET)
     lane = tl.arange(0, RUNS)
@@ -102,7 +115,7 @@ def update_short_runs_kernel(
         factor = load_factors(factors, start, live, FACTORED)
         weight_position = element[:, None] + column[None, :]
         value = tl.load(weights + weight_position, mask=mask, other=0.0, eviction_policy=EVICTION)
-        state = load_state(momentum1, row, live, adagrad, OPTIMIZER)
+        state = load_state(this_step, row, live, OPTIMIZER)
         next_run = run + stride
         exists = next_run < end
         next_start = tl.load(run_starts + next_run, mask=exists, other=0)
@@ -128,25 +141,16 @@ def update_short_runs_kernel(
             value.to(tl.float32),
             total,
             state,
-            momentum1,
-            momentum2,
+            this_step,
             row,
             weight_position,
             live,
             mask,
             dim,
-            count,
-            rate,
-            eps,
-            beta1,
-            beta2,
-            l2_decay,
-            decoupled_decay,
-            adagrad,
             OPTIMIZER,
         )
         store_rows(
-            weights, weight_position, value, mask, row, column, rounding_seed, stochastic, EVICTION
+            weights, weight_position, value, mask, row, column, rounding_key, stochastic, EVICTION
         )
         start, stop, row, slot = next_start, next_stop, next_row, next_slot
     wait_for_previous(overlap)

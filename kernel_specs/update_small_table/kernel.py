@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from common.optimizers.choose import load_state, load_step, updated_rows
 from common.overlap import begin, wait_for_previous
+from common.rounding import load_rounding_key
 from common.table_rows import columns_of_rows, find_rows, store_rows
 
 
@@ -66,19 +67,11 @@ def update_small_table_kernel(
         value = tl.load(weights + position, mask=mask, other=0.0).to(tl.float32)
         # Padding of a gradient may be in the partial sums' columns from the dim on, but nothing of it is added.
         gradient = tl.where(mask, tl.sum(total, axis=0)[None, :], 0.0)
-        value = updated_rows(
-            value,
-            gradient,
-            load_state(momentum1, row, live, adagrad, OPTIMIZER),
+        this_step = load_step(
             momentum1,
             momentum2,
-            row,
-            position,
-            live,
-            mask,
-            dim,
-            load_step(step, OPTIMIZER),
-            tl.load(learning_rate),
+            step,
+            learning_rate,
             eps,
             beta1,
             beta2,
@@ -86,7 +79,20 @@ def update_small_table_kernel(
             decoupled_decay,
             adagrad,
             OPTIMIZER,
+        )
+        value = updated_rows(
+            value,
+            gradient,
+            load_state(this_step, row, live, OPTIMIZER),
+            this_step,
+            row,
+            position,
+            live,
+            mask,
+            dim,
+            OPTIMIZER,
             ONE_ROW=True,
         )
-        store_rows(weights, position, value, mask, row, column, rounding_seed, stochastic, "")
+        rounding_key = load_rounding_key(rounding_seed, stochastic, weights.dtype.element_ty)
+        store_rows(weights, position, value, mask, row, column, rounding_key, stochastic, "")
     wait_for_previous(overlap)

@@ -2,7 +2,7 @@
 
 import triton
 import triton.language as tl
-from common.rounding import round_stochastically  # type: ignore[import-not-found]  # in kernel_specs
+from common.rounding import load_rounding_key, round_stochastically  # type: ignore[import-not-found]  # in kernel_specs
 
 
 @triton.jit
@@ -13,5 +13,6 @@ def rounding_kernel(
     lane, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     element = lane[:, None] * COLUMNS + column[None, :]
     row = tl.load(rows + lane)
-    value = round_stochastically(tl.load(values + element), row, column, tl.load(seed), DTYPE)
+    key = load_rounding_key(seed, 1, DTYPE)
+    value = round_stochastically(tl.load(values + element), row, column, key, DTYPE)
     tl.store(result + element, value)
