@@ -94,7 +94,8 @@ Choice choose(const ForwardRequest& request, const ForwardSmallTableAxes& axes) 
 }  // namespace
 
 bool is_small_table(const Layout& layout) {
-  return layout.feature_count() == 1 &&
+  // One group: its bucket is the table's. A layout may have empty ones.
+  return layout.feature_count() == 1 && layout.group_count() == 1 &&
          layout.max_rows() <= *(std::end(kForwardSmallTableRowsValues) - 1) &&
          layout.output_width() >= kLeastDim &&
          layout.output_width() <= *(std::end(kForwardSmallTableBucketValues) - 1);

@@ -11,7 +11,6 @@
 namespace tbe_aot::cpu {
 namespace {
 
-constexpr char kOperator[] = "tbe_aot::check_bounds";
 constexpr int64_t kGrainLookups = 32768;
 
 // Copies the offsets; repairs the copy if any entry is bad.
@@ -38,19 +37,19 @@ void check_offsets(const CheckBoundsRequest& request) {
 }
 
 template <typename Index>
-void check_indices(const CheckBoundsRequest& request) {
+void check_indices(const char* op, const CheckBoundsRequest& request) {
   const auto* indices = static_cast<const Index*>(request.indices);
   const auto* offsets = static_cast<const Index*>(request.offsets_out);
   auto* checked = static_cast<Index*>(request.indices_out);
   auto* report = static_cast<int64_t*>(request.report);
-  const Bags bags(kOperator, request.feature_count, request.batch_size, request.offsets_numel - 1,
+  const Bags bags(op, request.feature_count, request.batch_size, request.offsets_numel - 1,
                   static_cast<const int64_t*>(request.vbe_bag_offsets));
   // Lookups before the first offset belong to no bag.
   std::copy_n(indices, offsets[0], checked);
   std::atomic<int64_t> invalid{0};
   std::atomic<int64_t> first{0};  // lookups - position of the first invalid index.
   for (const int64_t* feature : features_by_position(
-           kOperator, static_cast<const int64_t*>(request.features), request.feature_count)) {
+           op, static_cast<const int64_t*>(request.features), request.feature_count)) {
     const int64_t rows = feature[kRows];
     const Index replacement = rows > 0 ? 0 : -1;
     const BagRange range = bags.of_feature(feature[kFeaturePosition]);
@@ -71,23 +70,28 @@ void check_indices(const CheckBoundsRequest& request) {
                  });
   }
   report[kFirstInvalidIndex] = first.load();
-  auto* count = request.invalid_count != nullptr ? static_cast<int64_t*>(request.invalid_count)
-                                                 : report + kInvalidIndices;
-  // Calls on several threads may share the counter; C++17 has no atomic access to a plain integer.
-  __atomic_fetch_add(count, invalid.load(), __ATOMIC_RELAXED);
+  report[kInvalidIndices] = invalid.load();
 }
 
 }  // namespace
 
-void check_bounds(const CheckBoundsRequest& request) {
+void check_bounds(const char* op, const CheckBoundsRequest& request) {
   std::fill_n(static_cast<int64_t*>(request.report), kReportSize, 0);
   if (request.index_width == 32) {
     check_offsets<int32_t>(request);
-    check_indices<int32_t>(request);
+    check_indices<int32_t>(op, request);
   } else {
     check_offsets<int64_t>(request);
-    check_indices<int64_t>(request);
+    check_indices<int64_t>(op, request);
   }
+  if (request.invalid_count != nullptr) add_invalid_indices(request, request.invalid_count);
+}
+
+void add_invalid_indices(const CheckBoundsRequest& checked, void* counter) {
+  // Calls on several threads may share the counter; C++17 has no atomic access to a plain integer.
+  __atomic_fetch_add(static_cast<int64_t*>(counter),
+                     static_cast<const int64_t*>(checked.report)[kInvalidIndices],
+                     __ATOMIC_RELAXED);
 }
 
 }  // namespace tbe_aot::cpu

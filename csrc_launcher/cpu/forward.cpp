@@ -11,7 +11,6 @@
 namespace tbe_aot::cpu {
 namespace {
 
-constexpr char kOperator[] = "tbe_aot::forward";
 // Columns that are pooled together: their accumulators stay in the first cache level.
 constexpr int64_t kColumns = 512;
 // Lookups between asking for a row and adding it: far enough to hide memory, near enough to stay in
@@ -34,9 +33,9 @@ void prefetch_row(const Weight* table, int64_t offset, int64_t columns) {
 template <typename Weight, typename Output, typename Index>
 class Pooling {
  public:
-  Pooling(const ForwardRequest& request, const Layout& layout, int64_t output_numel)
+  Pooling(const char* op, const ForwardRequest& request, const Layout& layout, int64_t output_numel)
       : request_(request),
-        lookups_(kOperator, lookup_arguments(request, element_size(request.weight_dtype)), layout,
+        lookups_(op, lookup_arguments(request, element_size(request.weight_dtype)), layout,
                  output_numel),
         output_width_(layout.output_width()) {}
 
@@ -98,36 +97,39 @@ class Pooling {
 };
 
 template <typename Weight, typename Output>
-void choose_index(const ForwardRequest& request, const Layout& layout, int64_t output_numel) {
+void choose_index(const char* op, const ForwardRequest& request, const Layout& layout,
+                  int64_t output_numel) {
   if (request.index_width == 32) {
-    Pooling<Weight, Output, int32_t>(request, layout, output_numel).run();
+    Pooling<Weight, Output, int32_t>(op, request, layout, output_numel).run();
   } else {
-    Pooling<Weight, Output, int64_t>(request, layout, output_numel).run();
+    Pooling<Weight, Output, int64_t>(op, request, layout, output_numel).run();
   }
 }
 
 template <typename Weight>
-void choose_output(const ForwardRequest& request, const Layout& layout, int64_t output_numel) {
+void choose_output(const char* op, const ForwardRequest& request, const Layout& layout,
+                   int64_t output_numel) {
   switch (request.output_dtype) {
     case Dtype::kFloat32:
-      return choose_index<Weight, float>(request, layout, output_numel);
+      return choose_index<Weight, float>(op, request, layout, output_numel);
     case Dtype::kFloat16:
-      return choose_index<Weight, Half>(request, layout, output_numel);
+      return choose_index<Weight, Half>(op, request, layout, output_numel);
     case Dtype::kBFloat16:
-      return choose_index<Weight, BFloat16>(request, layout, output_numel);
+      return choose_index<Weight, BFloat16>(op, request, layout, output_numel);
   }
 }
 
 }  // namespace
 
-void forward(const ForwardRequest& request, const Layout& layout, int64_t output_numel) {
+void forward(const char* op, const ForwardRequest& request, const Layout& layout,
+             int64_t output_numel) {
   switch (request.weight_dtype) {
     case Dtype::kFloat32:
-      return choose_output<float>(request, layout, output_numel);
+      return choose_output<float>(op, request, layout, output_numel);
     case Dtype::kFloat16:
-      return choose_output<Half>(request, layout, output_numel);
+      return choose_output<Half>(op, request, layout, output_numel);
     case Dtype::kBFloat16:
-      return choose_output<BFloat16>(request, layout, output_numel);
+      return choose_output<BFloat16>(op, request, layout, output_numel);
   }
 }
 

@@ -23,8 +23,8 @@ class RowRandom {
   RowRandom(int64_t seed, int64_t row) {
     const auto seed_bits = static_cast<uint64_t>(seed);
     const auto row_bits = static_cast<uint64_t>(row);
-    const uint32_t seed_key = mixed(static_cast<uint32_t>(seed_bits) ^
-                                    mixed(static_cast<uint32_t>(seed_bits >> 32)));
+    const uint32_t seed_key =
+        mixed(static_cast<uint32_t>(seed_bits) ^ mixed(static_cast<uint32_t>(seed_bits >> 32)));
     key_ = mixed(static_cast<uint32_t>(row_bits) +
                  static_cast<uint32_t>(row_bits >> 32) * 0x9e3779b9u + seed_key);
   }

@@ -128,7 +128,7 @@ void check_bounds(StableIValue* stack, uint64_t argument_count, uint64_t /*resul
 
   int64_t verdict[kReportSize];
   if (kind == DeviceKind::kCpu) {
-    cpu::check_bounds(request);
+    cpu::check_bounds(kOperator, request);
     std::copy_n(static_cast<const int64_t*>(report.data()), kReportSize, verdict);
   } else {
     request.arch = device_arch(device);

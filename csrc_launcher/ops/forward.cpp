@@ -15,6 +15,9 @@
 namespace tbe_aot {
 namespace {
 
+constexpr char kForward[] = "tbe_aot::forward";
+constexpr char kForwardChecked[] = "tbe_aot::forward_checked";
+
 // The arguments of forward_checked begin with those of forward.
 static_assert(rules::kForwardCheckedWorkStealing == rules::kForwardWorkStealing &&
               rules::kForwardCheckedWorkStealing == rules::kForwardArgumentCount - 1);
@@ -102,7 +105,7 @@ void forward(StableIValue* stack, uint64_t argument_count, uint64_t /*result_cou
   request.indices = dense_data(boxed.tensor(rules::kForwardIndices), in.indices, index_dtype);
   request.offsets = dense_data(boxed.tensor(rules::kForwardOffsets), in.offsets, index_dtype);
   if (where.device_kind == DeviceKind::kCpu) {
-    cpu::forward(request, layout, in.vbe_output_numel);
+    cpu::forward(kForward, request, layout, in.vbe_output_numel);
   } else {
     void* stream = current_cuda_stream(where.device_index);
     request.arch = device_arch(where.device_index);
@@ -155,10 +158,15 @@ void forward_checked(StableIValue* stack, uint64_t argument_count, uint64_t /*re
     check.indices_out = checked_indices.mutable_data();
   }
   if (on_cpu) {
-    cpu::check_bounds(check);
+    // Counted in the report, and by the caller only where the lookup was right, too.
+    void* counter = std::exchange(check.invalid_count, nullptr);
+    cpu::check_bounds(kForwardChecked, check);
     request.indices = check.indices_out;
     request.offsets = check.offsets_out;
-    if (in.total_bags > 0) cpu::forward(request, layout, in.vbe_output_numel);
+    if (in.total_bags > 0) {
+      cpu::forward(kForwardChecked, request, layout, in.vbe_output_numel);
+    }
+    if (counter != nullptr) cpu::add_invalid_indices(check, counter);
   } else {
     run(plan_forward(request, layout), device, current_cuda_stream(device));
   }

@@ -160,22 +160,22 @@ def kernels_of(
         kernels["forward_work_stealing"] = {"bf16": (bf16,), "bucket": stealing}
     if bounds_check:
         kernels |= {kernel: {} for kernel in BOUNDS_KERNELS}
+    # A gradient of a dtype that has no kernel for these weights is cast to float32.
+    gradients = tuple({"fp32", WEIGHT_DTYPES[output_dtype]})
+    kernels["per_sample_weights_gradient"] = {
+        "weight_dtype": weights,
+        "gradient_dtype": gradients,
+        "bucket": buckets,
+    }
     if optimizer is not None:
         # Keys are global rows; one more stands for pruned lookups.
         keys = (32 if layout[4] + 1 < 2**31 else 64,)
         kernels |= {kernel: {"key_width": keys} for kernel in TRANSPOSING_KERNELS}
-        # A gradient of a dtype that has no kernel for these weights is cast to float32.
-        gradients = tuple({"fp32", WEIGHT_DTYPES[output_dtype]})
         kernels["sum_chunks"] = {"gradient_dtype": gradients, "bucket": buckets}
         kernels["update_long_runs"] = {
             "weight_dtype": weights,
             "bucket": buckets,
             "optimizer": (OPTIMIZERS[optimizer].kernel_formula,),
-        }
-        kernels["per_sample_weights_gradient"] = {
-            "weight_dtype": weights,
-            "gradient_dtype": gradients,
-            "bucket": buckets,
         }
         kernels["update_short_runs"] = kernels["per_sample_weights_gradient"] | {
             "optimizer": (OPTIMIZERS[optimizer].kernel_formula,)
@@ -206,6 +206,8 @@ def preload(
 ) -> list[str]:
     """Load every kernel of this build that lookups in these tables can launch, on the weights' device; none on a CPU.
 
+    So are those of the per-sample weights' gradient, which takes no optimizer.
+
     The first lookup then loads nothing, and it may be captured into a CUDA graph.
 
     Args:
@@ -213,7 +215,7 @@ def preload(
         layout: as for the operators.
         bounds_check: also those of ``check_bounds`` and ``forward_checked``.
         fused_checks: as in ``forward_checked``.
-        optimizer: also those of a backward that trains the tables with it, and of per-sample weights' gradient.
+        optimizer: also those of a backward that trains the tables with it.
         output_dtype: of the lookups that are trained, and so of their gradient.
         work_stealing: the operator's argument.
 

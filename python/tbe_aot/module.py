@@ -74,7 +74,8 @@ class TableBatchedEmbeddingBags(nn.Module):
             where there is one, which is on sm100. It has not run so far.
         fused_checks: whether the kernels that look up check the indices, too, rather than a kernel before them
             (bounds_check "ignore" or "warning"): "auto", where bags are so short on average that it pays; "never"; or
-            "always", wherever one can. The results are the same.
+            "always", wherever one can. The results are the same to the bit, but that "always" has long bags added in the
+            order of the kernels for short ones.
         device: of tables and metadata.
 
     Attributes:
@@ -230,11 +231,18 @@ class TableBatchedEmbeddingBags(nn.Module):
         # that are right: there the check goes before. Else it is a part of the lookup, and the update needs none.
         weighs = per_sample_weights is not None and per_sample_weights.requires_grad
         checks_first = bounds_mode == "fatal" or weighs
-        # So does a compiled backward: it would take the caller's indices as what follows the lookup in the graph has left
-        # them, without the error that eager mode has for that.
+        # So does a compiled backward, or it copies: it would take the caller's tensors as what follows the lookup in the
+        # graph has left them, without the error that eager mode has for that.
+        copies = False
         if not torch.jit.is_scripting():  # type: ignore[attr-defined]
             compiles = torch.compiler.is_compiling()
-            checks_first = checks_first or (compiles and self._needs_backward(per_sample_weights))
+            copies = compiles and self._needs_backward(per_sample_weights)
+        if copies:
+            checks_first = True
+            if bounds_mode == "none":
+                indices, offsets = indices.clone(), offsets.clone()
+            if per_sample_weights is not None:
+                per_sample_weights = per_sample_weights.clone()
         if checks_first and bounds_mode != "none":
             indices, offsets = torch.ops.tbe_aot.check_bounds(
                 indices,
@@ -375,9 +383,9 @@ class TableBatchedEmbeddingBags(nn.Module):
             batch.vbe_output_offsets,
             batch.vbe_max_batch,
         )
-        return (
-            gradient if batch.per_sample_weights is None else gradient.to(batch.per_sample_weights)
-        )
+        weights = batch.per_sample_weights
+        # Empty weights mean none, and have an empty gradient.
+        return gradient if weights is None else gradient[: weights.numel()].to(weights)
 
     def transposed(self, batch: Batch) -> Batch:
         """The batch with what the update needs of its lookups, sorted by row."""

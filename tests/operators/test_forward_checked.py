@@ -109,6 +109,22 @@ def test_refused_as_forward_refuses():
         torch.ops.tbe_aot.forward_checked(*checked_arguments(lookup.with_(weights=weights)))
 
 
+@pytest.mark.parametrize("damaged_entry", ["output_offsets", "layout"])
+def test_a_lookup_that_is_refused_counts_nothing(damaged_entry):
+    """On a CPU, which finds such only when it looks up, and tells the operator that was called."""
+    lookup = make_lookup([4, 4], [10, 10], [2, 1, 1], batch_sizes=[[1, 1], [1, 0]])
+    lookup.indices[0] = 99
+    count = torch.tensor([7])
+    arguments = list(checked_arguments(lookup, invalid_count=count))
+    if damaged_entry == "layout":
+        arguments[2] = [*arguments[2][:2], arguments[2][2] + 1, *arguments[2][3:]]
+    else:
+        arguments[9] = arguments[9] + 1000
+    with pytest.raises(RuntimeError, match=r"tbe_aot::forward_checked: .*output|columns"):
+        torch.ops.tbe_aot.forward_checked(*arguments)
+    assert count.item() == 7
+
+
 @pytest.mark.parametrize(("counted", "vbe"), list(itertools.product([False, True], repeat=2)))
 @pytest.mark.parametrize("weighted", [False, True])
 def test_fbgemm_3240_3755_3368_opcheck(weighted, counted, vbe):

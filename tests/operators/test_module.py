@@ -524,8 +524,13 @@ def test_preload_knows_the_kernels_of_lookups_and_of_training():
 
     looked_up = names(bounds_check=False)
     assert looked_up
-    assert all(name.startswith("forward__fp16_d16_") for name in looked_up)
-    assert all(name.endswith("_trusting") for name in looked_up)
+    lookups = {name for name in looked_up if name.startswith("forward__fp16_d16_")}
+    assert lookups
+    assert all(name.endswith("_trusting") for name in lookups)
+    # Whose weights may need a gradient, with an optimizer or without.
+    others = looked_up - lookups
+    assert others
+    assert all(name.startswith("per_sample_weights_gradient__fp16_") for name in others)
     checked = names(bounds_check=True, fused_checks="never")
     assert {name.partition("__")[0] for name in checked - looked_up} == set(BOUNDS_KERNELS)
     fused = names(bounds_check=True)

@@ -152,7 +152,7 @@ def test_a_deferred_step(hoisted):
     expect_same(compiled, eager)
 
 
-@pytest.mark.parametrize("bounds_check", ["ignore", "warning", "fatal"])
+@pytest.mark.parametrize("bounds_check", ["none", "ignore", "warning", "fatal"])
 @pytest.mark.parametrize("hoisted", [False, True])
 def test_rows_that_were_looked_up_are_trained(hoisted, bounds_check):
     """Whatever the compiled code does to the indices after the lookup."""
@@ -173,3 +173,32 @@ def test_rows_that_were_looked_up_are_trained(hoisted, bounds_check):
     compiled(torch.tensor([1, 7, 12, 19]), torch.tensor([0, 2, 4])).sum().backward()
     trained = (bags.table("a") != before).any(1).nonzero().flatten()
     assert trained.tolist() == [1, 7, 12, 19]
+
+
+@pytest.mark.parametrize("bounds_check", ["none", "warning"])
+@pytest.mark.parametrize("weighs", [False, True], ids=["constant", "trained"])
+def test_rows_are_trained_with_the_weights_of_the_lookup(weighs, bounds_check):
+    """Whatever the compiled code does to them after it."""
+
+    def train(compiles: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+        torch.manual_seed(0)
+        bags = TableBatchedEmbeddingBags(
+            [TableSpec("a", 20, 4)], optimizer=SGD(lr=1.0), bounds_check=bounds_check
+        )
+        given = torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=weighs)
+
+        def look_up(indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+            weights = given * 1
+            pooled: torch.Tensor = bags(indices, offsets, weights)
+            # Eager autograd refuses to go on after this.
+            if compiles:
+                weights.mul_(100)
+                offsets.zero_()
+            return pooled
+
+        call = torch.compile(look_up, backend="aot_eager") if compiles else look_up
+        call(torch.tensor([1, 7, 12, 19]), torch.tensor([0, 2, 4])).sum().backward()
+        return bags.table("a"), given.grad
+
+    compiled, eager = train(compiles=True), train(compiles=False)
+    torch.testing.assert_close(compiled, eager, rtol=0, atol=0)

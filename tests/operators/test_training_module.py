@@ -306,6 +306,18 @@ def test_the_gradient_of_sample_weights_has_their_dtype(dtype):
     assert weights.grad[7] == 0
 
 
+@pytest.mark.parametrize("lookups", [0, INDICES.numel()])
+def test_empty_sample_weights_mean_none_and_have_an_empty_gradient(lookups):
+    weights = torch.empty(0, requires_grad=True)
+    module, plain = bags(SGD(lr=1.0)), bags(SGD(lr=1.0))
+    indices, offsets = INDICES[:lookups], OFFSETS.clamp(max=lookups)
+    module(indices, offsets, weights).sum().backward()
+    plain(indices, offsets).sum().backward()
+    assert weights.grad is not None
+    assert weights.grad.shape == (0,)
+    assert torch.equal(module.weights, plain.weights)
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the backward's operators that run."""
