@@ -28,6 +28,7 @@ using generated::kSumSmallTableBucketValues;
 using generated::kSumSmallTableKernel;
 using generated::kUpdateSmallTableKernel;
 using generated::SumSmallTableBucket;
+using generated::SumSmallTableGradientDtype;
 using generated::SumSmallTableIndexWidth;
 using generated::UpdateSmallTableBucket;
 using generated::UpdateSmallTableOptimizer;
@@ -59,6 +60,7 @@ constexpr int64_t kMostChunks = 128;
 
 Choice choose_sum(const BackwardUpdateRequest& request, const Layout& layout) {
   generated::SumSmallTableAxes axes{};
+  axes.gradient_dtype = static_cast<SumSmallTableGradientDtype>(request.gradient_dtype);
   axes.bucket =
       bucket_axis<SumSmallTableBucket>(layout.group(0).bucket, kSumSmallTableBucketValues);
   axes.index_width = index_width_axis<SumSmallTableIndexWidth>(request.transpose->index_width);
@@ -105,7 +107,6 @@ const char* why_not_small_table(const ForwardRequest& request, const Layout& lay
   if (request.small_tables == SmallTables::kNever) return "small_tables is never";
   if (!is_small_table(layout)) return "there is not one feature with a small table";
   if (request.weight_dtype == Dtype::kFloat32) return "the table is fp32";
-  if (request.output_dtype != Dtype::kFloat32) return "the output is not fp32";
   if (request.per_sample_weights != nullptr) return "there are per-sample weights";
   if (request.vbe_bag_offsets != nullptr) return "the batch is variable";
   if (layout.group(0).aligned == 0 || !is_vector_aligned(request.weights)) {
@@ -138,6 +139,7 @@ void add_small_table_launch(LaunchChain& chain, const ForwardRequest& request,
   args.offsets = request.offsets;
   args.batch_size = to_int32(request.batch_size, "the number of bags per feature");
   args.mean = request.mean ? 1 : 0;
+  args.output_dtype = static_cast<int32_t>(request.output_dtype);
   const int32_t bags = generated::forward_small_table_constants(*choice.info).BAGS;
   if (checks) {
     args.invalid_count = invalid_count_of(*request.check);
@@ -160,7 +162,6 @@ const char* why_not_small_table_update(const BackwardUpdateRequest& request, con
   if (!is_small_table(layout)) return "there is not one feature with a small table";
   if (request.transpose == nullptr) return "the lookups have been transposed already";
   if (request.weight_dtype == Dtype::kFloat32) return "the table is fp32";
-  if (request.gradient_dtype != Dtype::kFloat32) return "the gradient is not fp32";
   if (request.transpose->per_sample_weights != nullptr) return "there are per-sample weights";
   if (request.vbe) return "the batch is variable";
   if (layout.group(0).bucket > *(std::end(kSumSmallTableBucketValues) - 1)) {

@@ -34,6 +34,12 @@ __device__ __forceinline__ uint32 subtract_bf16(uint32 from, uint32 what) {
 }
 
 // Rounded to the nearest.
+__device__ __forceinline__ uint32 to_fp16(float first, float second) {
+  uint32 result;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(second), "f"(first));
+  return result;
+}
+
 __device__ __forceinline__ uint32 to_bf16(float first, float second) {
   uint32 result;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(second), "f"(first));

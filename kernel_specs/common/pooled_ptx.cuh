@@ -9,13 +9,6 @@ struct alignas(16) Vector {
   uint32 words[4];
 };
 
-// Two fp16 numbers in a word, the first in the low half; rounded to the nearest.
-__device__ __forceinline__ uint32 to_fp16(float first, float second) {
-  uint32 result;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(second), "f"(first));
-  return result;
-}
-
 // Not rounded to the nearest: off by 2 units in the last place at the most.
 __device__ __forceinline__ float divide(float dividend, float divisor) {
   float result;

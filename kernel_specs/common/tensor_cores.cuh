@@ -37,6 +37,14 @@ __device__ __forceinline__ float half_to_float(unsigned short bits) {
   return is_bf16 ? bits_to_float(static_cast<uint32>(bits) << 16) : from_fp16(bits);
 }
 
+// An `output_dtype` of a lookup, besides 0 for fp32 and 2 for bf16.
+constexpr int kFp16Output = 1;
+
+// Two numbers of a half output in a word, the first in the low half.
+__device__ __forceinline__ uint32 to_half_output(float first, float second, int output_dtype) {
+  return output_dtype == kFp16Output ? to_fp16(first, second) : to_bf16(first, second);
+}
+
 // Whether one of two numbers is infinite or NaN: all bits of its exponent are set, so that one more
 // carries into the place of the sign.
 template <bool is_bf16>

@@ -66,6 +66,9 @@ struct alignas(8) Pair {
 struct alignas(16) Quad {
   float values[4];
 };
+struct alignas(8) HalfQuad {
+  uint32 words[2];
+};
 struct alignas(kTiles * 2) Columns {
   uint32 words[kTiles / 2];
 };
@@ -175,10 +178,39 @@ __device__ __forceinline__ void add_row_by_row(Sums& sums, const uint32* counts,
   }
 }
 
+// Four columns of a row of the output, `columns` of which there are: all of them if `whole`.
+__device__ __forceinline__ void store(char* output, int output_dtype, uint64 element,
+                                      const Quad& pooled, uint32 columns, bool whole) {
+  if (output_dtype == 0) {
+    auto* target = reinterpret_cast<float*>(output) + element;
+    if (whole) {
+      *reinterpret_cast<Quad*>(target) = pooled;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i < columns) target[i] = pooled.values[i];
+      }
+    }
+    return;
+  }
+  auto* target = reinterpret_cast<Half*>(output) + element;
+  const float* values = pooled.values;
+  const HalfQuad rounded = {{to_half_output(values[0], values[1], output_dtype),
+                             to_half_output(values[2], values[3], output_dtype)}};
+  if (whole) {
+    *reinterpret_cast<HalfQuad*>(target) = rounded;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < columns) target[i] = static_cast<Half>(rounded.words[i / 2] >> i % 2 * 16);
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(kThreads, kLeastBlocks)
-    forward_small_table(float* output, const Half* weights, const long long* features,
+    forward_small_table(char* output, const Half* weights, const long long* features,
                         const Index* indices, const Index* offsets, int batch_size, int mean,
-                        int overlap, long long* invalid_count, long long* report,
+                        int output_dtype, int overlap, long long* invalid_count, long long* report,
                         long long indices_numel, void*, void*) {
   __shared__ Bags bags;
   begin(overlap);
@@ -250,15 +282,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kLeastBlocks)
 #pragma unroll
         for (float& value : pooled.values) value /= static_cast<float>(length);
       }
-      float* target = output + static_cast<uint64>(first_bag + bag) * table.dim + column;
-      if (table.dim % 4 == 0) {
-        *reinterpret_cast<Quad*>(target) = pooled;
-      } else {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          if (column + j < table.dim) target[j] = pooled.values[j];
-        }
-      }
+      const uint64 element = static_cast<uint64>(first_bag + bag) * table.dim + column;
+      store(output, output_dtype, element, pooled, table.dim - column, table.dim % 4 == 0);
     }
   }
 

@@ -48,9 +48,6 @@ struct IndexOf<64> {
 using Index = IndexOf<kIndexWidth>::type;
 using Half = unsigned short;
 
-// An `output_dtype`, besides 0 for fp32.
-constexpr int kFp16Output = 1;
-
 struct Arguments {
   char* output;
   const Half* weights;
@@ -104,8 +101,7 @@ __device__ __forceinline__ void store(const Arguments& call, int64 element,
   Vector vector;
 #pragma unroll
   for (int i = 0; i < kUnit; i += 2) {
-    vector.words[i / 2] = call.output_dtype == kFp16Output ? to_fp16(sums[i], sums[i + 1])
-                                                           : to_bf16(sums[i], sums[i + 1]);
+    vector.words[i / 2] = to_half_output(sums[i], sums[i + 1], call.output_dtype);
   }
   if (whole) {
     store_streaming(reinterpret_cast<Vector*>(target), vector);

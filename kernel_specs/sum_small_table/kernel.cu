@@ -5,13 +5,13 @@
 //   g = clamp(gradient / scale, clip) * factor_b,   factor_b = 1 for SUM and 1 / L_b for MEAN
 //
 // count[b, r] is how often row r is in bag b, counted as in forward_small_table, what is out of
-// bounds as of row 0: keeping its counts
-// would save a microsecond here and cost half of one there. The products run on tensor cores. An
-// fp32 gradient is the exact sum of three bf16 numbers, which have its range of exponents: nothing
-// needs scaling, and a small gradient beside a large one loses nothing. Tensor cores truncate while
-// they add, so they add up 16 bags at a time, and fp32 additions, which round, do the rest (Ootomo
-// and Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
-// theoretical peak performance", 2022).
+// bounds as of row 0: keeping its counts would save a microsecond here and cost half of one there.
+// The products run on tensor cores. An fp32 gradient is the exact sum of three bf16 numbers, which
+// have its range of exponents: nothing needs scaling, and a small gradient beside a large one loses
+// nothing. A half one is widened as it is read. Tensor cores truncate while they add, so they add
+// up 16 bags at a time, and fp32 additions, which round, do the rest (Ootomo and Yokota,
+// "Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical
+// peak performance", 2022).
 //
 // In CUDA C++ because counting needs atomics on shared memory, which Triton has not.
 //
@@ -23,6 +23,7 @@
 #include "common/overlap.cuh"
 #include "common/tensor_cores.cuh"
 
+constexpr int kGradientDtype = GRADIENT_DTYPE;  // 0 fp32, 1 fp16, 2 bf16.
 constexpr int kBucket = BUCKET;
 constexpr int kIndexWidth = INDEX_WIDTH;
 constexpr int kRows = ROWS;
@@ -46,12 +47,24 @@ static_assert(kRowTiles * 16 * kRowGroups == kRows, "every warp has as many rows
 static_assert(kThreads % kRows == 0, "a thread looks at counters of one row");
 
 using Index = IndexOf<kIndexWidth>::type;
+template <int dtype>
+struct NumberOf {
+  using type = unsigned short;
+};
+template <>
+struct NumberOf<0> {
+  using type = float;
+};
+using Gradient = NumberOf<kGradientDtype>::type;
 using Exact = ExactIntegers<true>;
 using Sums = float[kRowTiles][kTiles][4];
 using Bags = BagCounts<Index, CheckedIndex<Index, kRows>, kThreads, kBags, kRows, kPitch>;
 
 struct alignas(8) Pair {
   float values[2];
+};
+struct alignas(2 * sizeof(Gradient)) Two {
+  Gradient values[2];
 };
 struct alignas(16) Quad {
   float values[4];
@@ -64,6 +77,12 @@ struct Shared {
   uint32 any;          // The counters of all rows, or-ed, of these bags.
 };
 
+__device__ __forceinline__ float widened(float value) { return value; }
+
+__device__ __forceinline__ float widened(unsigned short bits) {
+  return half_to_float<kGradientDtype == 2>(bits);
+}
+
 // Gradients of 16 bags in the columns of this lane: bags 2q, 2q + 1, 2q + 8, 2q + 9 and columns 2g,
 // 2g + 1, for lane 4 * g + q.
 struct Gradients {
@@ -71,10 +90,12 @@ struct Gradients {
 };
 
 struct Source {
-  const float* first;
+  const Gradient* first;
   int dim;
-  bool in_pairs;  // Pairs of columns start at multiples of 8 bytes.
+  bool in_pairs;  // Pairs of columns start at multiples of their size.
   float limit;
+
+  __device__ __forceinline__ float at(uint64 element) const { return widened(first[element]); }
 };
 
 __device__ __forceinline__ int bag_of(int i) { return threadIdx.x % 4 * 2 + i / 2 * 8 + i % 2; }
@@ -85,14 +106,18 @@ __device__ __forceinline__ Gradients load_gradients(const Source& source, int fi
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int bag = first_bag + bag_of(i);
-    const float* at = source.first + static_cast<uint64>(bag) * source.dim + column;
+    const uint64 element = static_cast<uint64>(bag) * source.dim + column;
     const bool exists = bag < bag_count;
     Pair pair = {};
     if (source.in_pairs) {
-      if (exists && column < source.dim) pair = *reinterpret_cast<const Pair*>(at);
+      if (exists && column < source.dim) {
+        const Two two = reinterpret_cast<const Two*>(source.first)[element / 2];
+        pair.values[0] = widened(two.values[0]);
+        pair.values[1] = widened(two.values[1]);
+      }
     } else {
-      if (exists && column < source.dim) pair.values[0] = at[0];
-      if (exists && column + 1 < source.dim) pair.values[1] = at[1];
+      if (exists && column < source.dim) pair.values[0] = source.at(element);
+      if (exists && column + 1 < source.dim) pair.values[1] = source.at(element + 1);
     }
     result.values[i][0] = pair.values[0];
     result.values[i][1] = pair.values[1];
@@ -213,7 +238,7 @@ __device__ __forceinline__ void add_one_by_one(Sums& sums, const uint32* counts,
       const uint32 count = counts[bag * kPitch + row];
       if (count != 0 && column < source.dim) {
         const uint64 at = static_cast<uint64>(first_bag + bag) * source.dim + column;
-        sum += static_cast<float>(count) * (clamp(source.first[at], source.limit) * factors[bag]);
+        sum += static_cast<float>(count) * (clamp(source.at(at), source.limit) * factors[bag]);
       }
     }
     // Tiles and columns change places: see the end of the kernel.
@@ -222,7 +247,7 @@ __device__ __forceinline__ void add_one_by_one(Sums& sums, const uint32* counts,
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    sum_small_table(float* partials, int* used, const float* gradient, const long long* features,
+    sum_small_table(float* partials, int* used, const Gradient* gradient, const long long* features,
                     const Index* indices, const Index* offsets, const float* gradient_scale,
                     int batch_size, int chunk_bags, int mean, float clip, int scaled, int overlap,
                     void*, void*) {
@@ -242,7 +267,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   source.first = gradient;
   source.dim = static_cast<int>(features[3]);  // Columns: see csrc_launcher/core/layout.h.
   const uint32 rows = static_cast<uint32>(features[4]);
-  source.in_pairs = source.dim % 2 == 0 && reinterpret_cast<uint64>(gradient) % 8 == 0;
+  source.in_pairs = source.dim % 2 == 0 && reinterpret_cast<uint64>(gradient) % sizeof(Two) == 0;
   // Clamped as they are, unscaled with the factor: sums of what is still scaled may be too large.
   const float scale = scaled != 0 ? *gradient_scale : 1.0f;
   const float unscale = 1.0f / scale;

@@ -15,6 +15,8 @@ from ._operator_rules import AXES, OPTIMIZERS
 
 # As the launcher and the specs name them.
 WEIGHT_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+# As kernels in CUDA C++ number them.
+DTYPE_NUMBERS = {"fp32": 0, "fp16": 1, "bf16": 2}
 BOUNDS_KERNELS = ("check_offsets", "repair_offsets", "check_indices")
 TRANSPOSING_KERNELS = ("linearise_lookups", "sort_pass", "find_runs")
 
@@ -98,11 +100,15 @@ def _labels(kernel: str, axis: str, values: Sequence[bool | int | str]) -> list[
 
 
 def _small_table_kernels(
-    weights_dtype: torch.dtype, layout: list[int], formula: str | None, checked: tuple[int, ...]
+    weights_dtype: torch.dtype,
+    layout: list[int],
+    formula: str | None,
+    gradients: tuple[str, ...],
+    checked: tuple[int, ...],
 ) -> dict[str, dict[str, tuple[int | str, ...]]]:
     """The kernels of a table that small_tables.cpp calls small, if the layout has one.
 
-    ``formula``: also those that update it; ``checked``: those that look up, with (1) and without (0) a check.
+    ``formula``: also those that update it, from ``gradients`` of these dtypes; ``checked``: those that look up, with (1) and without (0) a check.
     """
     _, features, width, _, _, rows, bucket, *_ = layout
     limits = [limit for limit in AXES["forward_small_table"]["rows"] if rows <= int(limit)]
@@ -122,7 +128,8 @@ def _small_table_kernels(
     if formula is not None and limits[0] == min(AXES["forward_small_table"]["rows"]):
         dtype = (WEIGHT_DTYPES[weights_dtype],)
         if bucket in AXES["sum_small_table"]["bucket"]:
-            kernels["sum_small_table"] = {"bucket": (bucket,)}
+            numbers = tuple(DTYPE_NUMBERS[gradient] for gradient in gradients)
+            kernels["sum_small_table"] = {"gradient_dtype": numbers, "bucket": (bucket,)}
             kernels["update_small_table"] = {
                 "weight_dtype": dtype,
                 "bucket": (bucket,),
@@ -147,21 +154,21 @@ def kernels_of(
     """
     kernels: dict[str, dict[str, tuple[int | str, ...]]] = {}
     weights = (WEIGHT_DTYPES[weights_dtype],)
+    # A gradient of a dtype that has no kernel for these weights is cast to float32.
+    gradients = tuple({"fp32", WEIGHT_DTYPES[output_dtype]})
     buckets = tuple(sorted(set(layout[6::3])))
     fused = bounds_check and fused_checks != "never"
     checked = (False, True) if fused else (False,)
     kernels["forward"] = {"weight_dtype": weights, "bucket": buckets, "checked": checked}
     formula = None if optimizer is None else OPTIMIZERS[optimizer].kernel_formula
     small_checked = (0, 1) if fused else (0,)
-    kernels |= _small_table_kernels(weights_dtype, layout, formula, small_checked)
+    kernels |= _small_table_kernels(weights_dtype, layout, formula, gradients, small_checked)
     stealing = tuple(b for b in buckets if b in AXES["forward_work_stealing"]["bucket"])
     if work_stealing == "always" and weights_dtype != torch.float32 and stealing:
         bf16 = int(weights_dtype == torch.bfloat16)
         kernels["forward_work_stealing"] = {"bf16": (bf16,), "bucket": stealing}
     if bounds_check:
         kernels |= {kernel: {} for kernel in BOUNDS_KERNELS}
-    # A gradient of a dtype that has no kernel for these weights is cast to float32.
-    gradients = tuple({"fp32", WEIGHT_DTYPES[output_dtype]})
     kernels["per_sample_weights_gradient"] = {
         "weight_dtype": weights,
         "gradient_dtype": gradients,

@@ -38,8 +38,10 @@ def draw(
     )
 
 
-def run(lookup: Lookup, pooling: str, choice: str) -> torch.Tensor:
-    arguments = lookup.arguments(pooling)
+def run(
+    lookup: Lookup, pooling: str, choice: str, output_dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    arguments = lookup.arguments(pooling, output_dtype)
     result: torch.Tensor = torch.ops.tbe_aot.forward(*arguments, small_tables=choice)
     return result
 
@@ -64,6 +66,18 @@ def test_dims(dim, pooling, choice, device):
 def test_rows(rows, dtype, choice, device):
     lookup = draw(device, rows=rows, dtype=dtype)
     assert_right(lookup, "sum", choice)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("output_dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("rows", "dim"), [(64, 64), (64, 65), (40, 66), (64, 128), (200, 100), (64, 256)]
+)
+def test_half_outputs_are_rounded_once(rows, dim, dtype, output_dtype, choice, device):
+    lookup = draw(device, rows=rows, dim=dim, dtype=dtype)
+    wide = run(lookup, "mean", choice)
+    assert torch.equal(run(lookup, "mean", choice, output_dtype), wide.to(output_dtype))
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -127,9 +141,14 @@ def test_a_captured_graph(cuda):
 # --- The update ---------------------------------------------------------------------------------
 
 
-def training_of(lookup: Lookup, optimizer: str = "rowwise_adagrad", **options: Any) -> Training:
+def training_of(
+    lookup: Lookup,
+    optimizer: str = "rowwise_adagrad",
+    gradient_dtype: torch.dtype = torch.float32,
+    **options: Any,
+) -> Training:
     # Small enough that the sums of long runs stay about 1, where the tolerances are made for.
-    gradient = make_gradient(lookup, torch.float32) / 64
+    gradient = make_gradient(lookup, gradient_dtype) / 64
     if "gradient_scale" in options:
         gradient *= options["gradient_scale"]
     return make_training(lookup, make_optimizer(optimizer), grad_output=gradient, **options)
@@ -156,6 +175,18 @@ def test_rows_of_an_update(rows, dtype, choice, device):
     training = training_of(draw(device, rows=rows, dtype=dtype))
     small = choice != "never" and rows <= 64 and dtype != torch.float32
     assert takes_small_path(training, choice) == small
+    training.verify(small_tables=choice)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("dim", [64, 65, 66, 128])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("gradient_dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_gradients_of_an_update(gradient_dtype, dtype, dim, choice, device):
+    """Of the other half dtype, too, which is widened before."""
+    lookup = draw(device, dim=dim, dtype=dtype)
+    training = training_of(lookup, gradient_dtype=gradient_dtype)
+    assert takes_small_path(training, choice) == (choice != "never")
     training.verify(small_tables=choice)
 
 

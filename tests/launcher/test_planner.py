@@ -193,6 +193,8 @@ def test_a_small_table_by_long_bags_has_a_kernel_of_its_own(shared: Process) -> 
         ({"width": 256, "bucket": 256, "lookups": 5 * 32}, "fp16_d256_e64_i64"),
         ({"width": 130, "bucket": 256, "lookups": 5 * 128}, "fp16_d256_e64_i64"),
         ({"weight_dtype": "bf16"}, "bf16_d128_e64_i64"),
+        ({"output_dtype": "fp16"}, "fp16_d128_e64_i64"),
+        ({"output_dtype": "bf16"}, "fp16_d128_e64_i64"),
         # Where it was slower, or nothing was measured, only when asked for.
         ({"rows": 65, "weight_dtype": "bf16", "small_tables": "always"}, "bf16_d128_e256_i64"),
         ({"lookups": 3, "small_tables": "always"}, "fp16_d128_e64_i64"),
@@ -204,6 +206,8 @@ def test_what_the_small_tables_kernel_takes(
 ) -> None:
     (launch,), _ = shared.run(_forward, small(**changes))
     assert launch.variant == f"forward_small_table__{variant}_trusting"
+    dtypes = ["fp32", "fp16", "bf16"]
+    assert launch.args["output_dtype"] == dtypes.index(changes.get("output_dtype", "fp32"))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +221,6 @@ def test_what_the_small_tables_kernel_takes(
         ({"weight_dtype": "bf16", "lookups": 5 * 12 - 1}, "bags are too short on average"),
         ({"rows": 65, "weight_dtype": "bf16"}, "only when asked for"),
         ({"weight_dtype": "fp32", "small_tables": "always"}, "the table is fp32"),
-        ({"output_dtype": "fp16", "small_tables": "always"}, "the output is not fp32"),
         ({"per_sample_weights": 0x6000, "small_tables": "always"}, "per-sample weights"),
         (
             {"vbe_bag_offsets": 0x6000, "vbe_output_offsets": 0x7000, "small_tables": "always"},

@@ -807,7 +807,7 @@ def test_a_small_table_is_updated_without_transposing(
     counts = {"lookups": batch["lookups"], "total_bags": bags}
     launches, reasons = update(small_layout(), batch, clip=0.5, found_inf=0xC000, **counts)
     summing, updating = launches
-    assert summing.variant == "sum_small_table__d128_i64"
+    assert summing.variant == "sum_small_table__fp32_d128_i64"
     assert updating.variant == "update_small_table__fp16_d128_rowwise"
     chunks = -(-bags // chunk_bags)
     assert chunks <= 128
@@ -842,7 +842,7 @@ def test_an_update_of_a_small_table_is_counted_first(update: Any) -> None:
     )
     assert [launch.variant for launch in launches] == [
         "advance_counters",
-        "sum_small_table__d64_i32",
+        "sum_small_table__fp32_d64_i32",
         "update_small_table__bf16_d64_adam",
     ]
     assert [launch.args["overlap"] for launch in launches] == [
@@ -863,7 +863,6 @@ def test_an_update_of_a_small_table_is_counted_first(update: Any) -> None:
         ({"rows": 65}, {}, {}, "rows are too many"),
         ({"width": 129, "bucket": 256}, {}, {}, "rows are too wide"),
         ({}, {}, {"weight_dtype": "fp32"}, "the table is fp32"),
-        ({}, {}, {"gradient_dtype": "fp16"}, "the gradient is not fp32"),
         ({}, {"per_sample_weights": 0xE000}, {"factored": True}, "there are per-sample weights"),
         (
             {},

@@ -381,6 +381,16 @@ def test_forward(interpreting: Process, problem: Problem, shapes: list[str]) -> 
             id="odd-mean-i32-on-sm100",
         ),
         pytest.param(
+            Problem((66,), (True,), 64, ((70,) * 20,), output_dtype="fp16"),
+            "fp16_d128_e64_i64",
+            id="fp16-output-of-an-even-dim",
+        ),
+        pytest.param(
+            Problem((64,), (True,), 64, ((70,) * 20,), output_dtype="bf16"),
+            "fp16_d64_e64_i64",
+            id="bf16-output",
+        ),
+        pytest.param(
             Problem((64,), (True,), 64, ((64,) * 17,), weights_shift=8),
             "fp16_d64_e64_i64",
             id="weights-address-off-by-16-bytes",

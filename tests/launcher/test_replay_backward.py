@@ -463,32 +463,42 @@ SMALL = Problem((72,), (40,), (True,), (0,), ((30, 0, 9, 100) * 17,))
 @pytest.mark.parametrize(
     ("problem", "kernels"),
     [
-        pytest.param(SMALL, ["d128_i64", "fp16_d128_rowwise"], id="fp16"),
+        pytest.param(SMALL, ["fp32_d128_i64", "fp16_d128_rowwise"], id="fp16"),
         pytest.param(
             replace(
                 SMALL, optimizer=ADAM, mean=True, index_width=32, weight_dtype="bf16", device=1
             ),
-            ["d128_i32", "bf16_d128_adam"],
+            ["fp32_d128_i32", "bf16_d128_adam"],
             id="bf16-adam-mean-i32-on-sm100",
         ),
         pytest.param(
+            replace(SMALL, gradient_dtype="fp16", clip=0.7),
+            ["fp16_d128_i64", "fp16_d128_rowwise"],
+            id="fp16-gradient",
+        ),
+        pytest.param(
+            replace(SMALL, dims=(65,), weight_dtype="bf16", gradient_dtype="bf16", mean=True),
+            ["bf16_d128_i64", "bf16_d128_rowwise"],
+            id="bf16-gradient-of-odd-dim",
+        ),
+        pytest.param(
             replace(SMALL, dims=(65,), rows=(64,), padded=(False,), weights_shift=1),
-            ["d128_i64", "fp16_d128_rowwise"],
+            ["fp32_d128_i64", "fp16_d128_rowwise"],
             id="odd-rows-that-start-anywhere",
         ),
         pytest.param(
             replace(SMALL, dims=(64,), rows=(1,), clip=0.5, scale=8.0, found_inf=0.0),
-            ["d64_i64", "fp16_d64_rowwise"],
+            ["fp32_d64_i64", "fp16_d64_rowwise"],
             id="one-row-clipped-and-scaled",
         ),
         pytest.param(
             replace(SMALL, dims=(128,), rows=(64,), pruned=1.0),
-            ["d128_i64", "fp16_d128_rowwise"],
+            ["fp32_d128_i64", "fp16_d128_rowwise"],
             id="pruned-lookups-alone",
         ),
         pytest.param(
             replace(SMALL, lengths=((1, 2, 0),), small_tables="always"),
-            ["d128_i64", "fp16_d128_rowwise"],
+            ["fp32_d128_i64", "fp16_d128_rowwise"],
             id="short-bags-when-asked-for",
         ),
     ],

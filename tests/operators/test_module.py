@@ -367,8 +367,11 @@ def test_preload_knows_the_kernel_of_a_small_table(rows, dim, dtype, axes):
     expected = {"weight_dtype": axes["bf16"], "bucket": axes["bucket"]} if updates else None
     optimizer = {"optimizer": ["rowwise"]}
     assert trained.get("update_small_table") == (expected and expected | optimizer)
-    summing = {"bucket": axes["bucket"]} if updates else None
+    summing = {"gradient_dtype": ["fp32"], "bucket": axes["bucket"]} if updates else None
     assert trained.get("sum_small_table") == summing
+    half = kernels_of(dtype, layout, bounds_check=False, optimizer="sgd", output_dtype=dtype)
+    if updates:
+        assert sorted(half["sum_small_table"]["gradient_dtype"]) == sorted({"fp32", *axes["bf16"]})
     two = TableBatchedEmbeddingBags([*tables, TableSpec("b", 4, dim)], weights_dtype=dtype).layout
     assert "forward_small_table" not in kernels_of(dtype, two, bounds_check=False)
 

@@ -12,6 +12,8 @@ from tests.simt.host_kernel import SPECS, HostKernel, host_kernel, pointer
 
 INDEX_DTYPES = {32: torch.int32, 64: torch.int64}
 BAGS = 16  # Of a block.
+# Of outputs and gradients, by the kernels' number.
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
 @dataclass(frozen=True)
@@ -118,21 +120,32 @@ def bucket_of(dim: int) -> int:
 
 
 def forward(
-    table: SmallTable, lookups: Lookups, *, mean: bool = False, row_limit: int = 64
+    table: SmallTable,
+    lookups: Lookups,
+    *,
+    mean: bool = False,
+    row_limit: int = 64,
+    output_dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
     """The output of a launch of forward_small_table that trusts its indices."""
-    return _forward(table, lookups, mean, row_limit, checked=False)[0]
+    return _forward(table, lookups, mean, row_limit, output_dtype, checked=False)[0]
 
 
 def checked_forward(
     table: SmallTable, lookups: Lookups, *, mean: bool = False, row_limit: int = 64
 ) -> tuple[torch.Tensor, int, int]:
     """(output, invalid indices, position of the first one or their number) of a launch that checks its indices."""
-    return _forward(table, lookups, mean, row_limit, checked=True)
+    return _forward(table, lookups, mean, row_limit, torch.float32, checked=True)
 
 
 def _forward(
-    table: SmallTable, lookups: Lookups, mean: bool, row_limit: int, *, checked: bool
+    table: SmallTable,
+    lookups: Lookups,
+    mean: bool,
+    row_limit: int,
+    output_dtype: torch.dtype,
+    *,
+    checked: bool,
 ) -> tuple[torch.Tensor, int, int]:
     kernel = variant(
         "forward_small_table",
@@ -145,7 +158,7 @@ def _forward(
     features = table.features
     count, report = torch.zeros(1, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
     # Something after the output that must stay.
-    output = torch.full((lookups.batch + 1, table.dim), -7.0)
+    output = torch.full((lookups.batch + 1, table.dim), -7.0, dtype=output_dtype)
     kernel(
         -(-lookups.batch // BAGS),
         [
@@ -156,6 +169,7 @@ def _forward(
             pointer(lookups.offsets),
             ctypes.c_int(lookups.batch),
             ctypes.c_int(mean),
+            ctypes.c_int(DTYPES.index(output_dtype)),
             ctypes.c_int(7),
             pointer(count),
             pointer(report),
@@ -172,7 +186,7 @@ def _forward(
 class Gradient:
     """Of the output, and what is done to it before it is summed."""
 
-    gradient: torch.Tensor  # [B, dim] fp32
+    gradient: torch.Tensor  # [B, dim]
     mean: bool = False
     clip: float = float("inf")
     scale: float | None = None
@@ -185,6 +199,7 @@ def sum_gradients(
     """(partials [rows, chunks, bucket], used [rows, chunks]) of a launch of sum_small_table."""
     kernel = variant(
         "sum_small_table",
+        gradient_dtype=DTYPES.index(given.gradient.dtype),
         bucket=bucket_of(table.dim),
         index_width=8 * lookups.indices.dtype.itemsize,
     )

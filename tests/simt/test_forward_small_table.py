@@ -42,6 +42,25 @@ def test_dims(dim: int, index_width: int, *, mean: bool) -> None:
     check(draw_table(64, dim), draw_lookups(lengths, 64, index_width=index_width), mean=mean)
 
 
+@pytest.mark.parametrize("output_dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dim", [64, 66, 67, 128, 129, 256])
+def test_half_outputs_are_rounded_once(
+    dim: int, dtype: torch.dtype, output_dtype: torch.dtype
+) -> None:
+    table, lookups = draw_table(64, dim, dtype), draw_lookups([64, 0, 1, 100, 300], 64)
+    output = forward(table, lookups, output_dtype=output_dtype)
+    assert torch.equal(output, forward(table, lookups).to(output_dtype))
+
+
+def test_half_outputs_of_large_sums_are_infinite() -> None:
+    table = draw_table(2, 64)
+    table.table[:] = torch.tensor([[60000.0], [-60000.0]])
+    lookups = Lookups(torch.tensor([0, 0, 1, 1, 0, 1]), torch.tensor([0, 2, 4, 6]))
+    output = forward(table, lookups, output_dtype=torch.float16)
+    assert torch.equal(output[:, 0], torch.tensor([torch.inf, -torch.inf, 0]).half())
+
+
 @pytest.mark.parametrize("rows", [1, 2, 63, 64])
 def test_rows(rows: int) -> None:
     check(draw_table(rows, 64), draw_lookups([70] * 3, rows))

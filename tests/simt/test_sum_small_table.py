@@ -66,10 +66,38 @@ def test_batches_and_chunks(batch: int, chunk_bags: int) -> None:
     check(draw_table(ROWS, 64), lookups, gradient)
 
 
-def test_a_gradient_that_starts_between_pairs() -> None:
+GRADIENT_DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", GRADIENT_DTYPES)
+def test_a_gradient_that_starts_between_pairs(dtype: torch.dtype) -> None:
     lookups = draw_lookups([80] * 5, ROWS)
-    gradient = torch.cat([torch.zeros(1), draw_gradient(5, 64).flatten()])[1:].view(5, 64)
+    gradient = torch.cat([torch.zeros(1), draw_gradient(5, 64).flatten()]).to(dtype)[1:].view(5, 64)
     check(draw_table(ROWS, 64), lookups, Gradient(gradient))
+
+
+@pytest.mark.parametrize("dtype", GRADIENT_DTYPES[1:])
+@pytest.mark.parametrize("dim", [64, 66, 67, 128])
+def test_half_gradients_are_widened(dim: int, dtype: torch.dtype) -> None:
+    lookups = draw_lookups([64, 0, 1, 100, 33, 7, 130] * 3, ROWS)
+    gradient = draw_gradient(21, dim).to(dtype)
+    gradient[3, 5], gradient[5, 7] = 1e-7, -1e-6  # Not normal in fp16.
+    given = Gradient(gradient, clip=0.5, scale=2.0)
+    sums = check(draw_table(ROWS, dim), lookups, given)
+    wide = replace(given, gradient=gradient.float())
+    assert torch.equal(sums, sum_gradients(draw_table(ROWS, dim), lookups, wide)[0])
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+@pytest.mark.parametrize("dtype", GRADIENT_DTYPES[1:])
+def test_a_half_gradient_that_is_not_finite(value: float, dtype: torch.dtype) -> None:
+    lookups = draw_lookups([80] * 5, ROWS)
+    gradient = draw_gradient(5, 64).to(dtype)
+    gradient[2, 9] = value
+    sums, _ = sum_gradients(draw_table(ROWS, 64), lookups, Gradient(gradient))
+    wide, _ = sum_gradients(draw_table(ROWS, 64), lookups, Gradient(gradient.float()))
+    assert torch.equal(sums.view(torch.int32), wide.view(torch.int32))
+    assert not sums[:, :, 9].isfinite().all()
 
 
 @pytest.mark.parametrize("length", [127, 128, 129, 255, 256, 257, 16384, 65535, 65536, 70000])

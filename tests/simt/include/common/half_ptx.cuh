@@ -98,6 +98,25 @@ inline uint32 subtract_bf16(uint32 from, uint32 what) {
   return subtract_integers(from, what, 7, 127, from_bf16);
 }
 
+inline unsigned short round_to_fp16(float value) {
+  const auto sign = static_cast<unsigned short>(float_to_bits(value) >> 16 & 0x8000);
+  if (value != value) return 0x7fff;
+  const float magnitude = std::fabs(value);
+  // From half a unit in the last place above the largest number on.
+  if (magnitude >= 65520.0f) return sign | 0x7c00;
+  // magnitude < 2^exponent; numbers below 2^-14 have the last place of those from there on.
+  int exponent = -13;
+  if (magnitude >= 0x1p-14f) std::frexp(magnitude, &exponent);
+  const int last_place = exponent - 11;
+  // Halves go to even.
+  const auto places = static_cast<int>(std::nearbyint(std::ldexp(magnitude, -last_place)));
+  return static_cast<unsigned short>(sign + ((last_place + 24) << 10) + places);
+}
+
+inline uint32 to_fp16(float first, float second) {
+  return round_to_fp16(first) | static_cast<uint32>(round_to_fp16(second)) << 16;
+}
+
 inline uint32 to_bf16(float first, float second) {
   return round_to_bf16(first) | static_cast<uint32>(round_to_bf16(second)) << 16;
 }
