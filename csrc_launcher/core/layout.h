@@ -45,7 +45,7 @@ class Layout {
   int64_t output_width() const { return values_[2]; }   // Sum of the features' dims.
   int64_t weights_numel() const { return values_[3]; }  // The weights must have at least as many.
   int64_t total_rows() const { return values_[4]; }
-  int64_t max_rows() const { return values_[5]; }  // Rows of the largest table.
+  int64_t max_rows() const { return values_[5]; }  // Of the largest table that is looked up.
   size_t group_count() const { return group_count_; }
   FeatureGroup group(size_t index) const;
 

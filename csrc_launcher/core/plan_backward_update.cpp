@@ -372,7 +372,8 @@ Plan plan_backward_update(const BackwardUpdateRequest& request, const Layout& la
     add_transpose(plan, chain, *request.transpose, layout);
   }
   if (general) clear_counters(plan, request, layout);
-  Update update(request, layout, chain, is_small_table(layout) ? why_not_small : nullptr);
+  Update update(request, layout, chain,
+                tells_of_small_tables(request.small_tables, layout) ? why_not_small : nullptr);
   update.add_counters();
   if (general) update.add_groups();
   if (any && !general) add_small_table_update(chain, request, layout);

@@ -240,8 +240,9 @@ Plan plan_forward(const ForwardRequest& given, const Layout& layout, Reasons* re
             count, " features of bucket ", group.bucket, "; ",
             describe_alignment(group, generic_reason), "; ",
             fused ? describe_check(request, choice) : describe_shape(request, choice),
-            is_small_table(layout) ? join("; not the small table's kernel because ", why_not_small)
-                                   : "",
+            tells_of_small_tables(request.small_tables, layout)
+                ? join("; not the small table's kernel because ", why_not_small)
+                : "",
             request.work_stealing ? join("; no work stealing because ", why_not_stealing) : "");
       }
     }

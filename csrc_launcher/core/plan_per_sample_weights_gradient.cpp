@@ -73,6 +73,8 @@ Plan plan_per_sample_weights_gradient(const SampleWeightsGradientRequest& reques
   args.vbe_bag_offsets = request.vbe_bag_offsets;
   args.vbe_output_offsets = request.vbe_output_offsets;
   args.batch_size = to_int32(request.batch_size, "the number of bags per feature");
+  args.total_bags = request.total_bags;
+  args.indices_numel = request.lookups;
   args.output_width = to_int32(layout.output_width(), "the width of the output");
   args.mean = request.mean ? 1 : 0;
   args.vbe = request.vbe_bag_offsets != nullptr ? 1 : 0;

@@ -42,6 +42,9 @@ bool is_excluded(const ForwardSmallTableAxes& axes) {
   return axes.bucket == ForwardSmallTableBucket::d256 && axes.rows == ForwardSmallTableRows::e256;
 }
 
+// Of the weights: the forward's places of rows are 32 bits wide.
+constexpr int64_t kMostElements = int64_t{1} << 32;
+
 ForwardSmallTableAxes choose_axes(const ForwardRequest& request, const Layout& layout) {
   ForwardSmallTableAxes axes{};
   axes.bf16 = request.weight_dtype == Dtype::kBFloat16 ? ForwardSmallTableBf16::bf16
@@ -103,12 +106,17 @@ bool is_small_table(const Layout& layout) {
          layout.output_width() <= *(std::end(kForwardSmallTableBucketValues) - 1);
 }
 
+bool tells_of_small_tables(SmallTables asked, const Layout& layout) {
+  return asked == SmallTables::kAlways || is_small_table(layout);
+}
+
 const char* why_not_small_table(const ForwardRequest& request, const Layout& layout) {
   if (request.small_tables == SmallTables::kNever) return "small_tables is never";
   if (!is_small_table(layout)) return "there is not one feature with a small table";
   if (request.weight_dtype == Dtype::kFloat32) return "the table is fp32";
   if (request.per_sample_weights != nullptr) return "there are per-sample weights";
   if (request.vbe_bag_offsets != nullptr) return "the batch is variable";
+  if (layout.weights_numel() > kMostElements) return "the kernel's places of rows have 32 bits";
   if (layout.group(0).aligned == 0 || !is_vector_aligned(request.weights)) {
     return "rows of the table do not start at multiples of 16 bytes";
   }

@@ -11,8 +11,11 @@ namespace tbe_aot {
 // what was asked for, as every planning does; both kernels give the same results.
 const char* why_not_small_table(const ForwardRequest& request, const Layout& layout);
 
-// Whether the answer to the above is of interest: a table of a size that the kernel is made for.
+// A table of a size that the kernels are made for.
 bool is_small_table(const Layout& layout);
+
+// Whether the answers of why_not_small_table and why_not_small_table_update are of interest.
+bool tells_of_small_tables(SmallTables asked, const Layout& layout);
 
 // Adds the launch of a call that nothing speaks against; it waits for what is in the chain.
 void add_small_table_launch(LaunchChain& chain, const ForwardRequest& request,

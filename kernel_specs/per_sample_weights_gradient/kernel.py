@@ -3,7 +3,7 @@
     result[i] = scale_b * dot(gradient of bag b, W_t[indices_i])
 
 for every lookup i of bag (t, b); scale_b = 1 for SUM and 1 / L_b for MEAN. A pruned row (index -1) gives 0, whatever
-the gradient. fp32 arithmetic, the row as it is now: before the backward updates it.
+the gradient, and so does a lookup of no bag: before the first bag, or behind the last one. fp32 arithmetic, the row as it is now: before the backward updates it.
 
 One program owns BAGS bags of one feature. Each has ROWS slots, slot r taking the lookups r, r + ROWS, ...
 """
@@ -25,6 +25,8 @@ def per_sample_weights_gradient_kernel(
     vbe_bag_offsets,  # [T + 1] int64, read only if vbe
     vbe_output_offsets,  # [bags] int64, read only if vbe
     batch_size,  # bags of each feature, if not vbe
+    total_bags,
+    indices_numel,  # N
     output_width,  # elements between the gradient's rows, if not vbe
     mean,
     vbe,
@@ -51,6 +53,17 @@ def per_sample_weights_gradient_kernel(
     end = tl.load(offsets + first_bag + bag + 1, mask=owned, other=0).to(tl.int64)
     length = (end - start).to(tl.int32)
     scale = tl.where(mean != 0, 1.0 / tl.maximum(length, 1).to(tl.float32), 1.0)
+
+    # Whoever has the first bag, or the last one, has the lookups outside of the bags.
+    program_bag = first_bag + tl.program_id(0) * BAGS
+    if program_bag == 0:
+        bags_begin = tl.load(offsets).to(tl.int64)
+        for lookup in range(0, bags_begin, BAGS * ROWS):
+            tl.store(result + lookup + slot, 0.0, mask=lookup + slot < bags_begin)
+    if program_bag + tl.minimum(BAGS, bag_count - tl.program_id(0) * BAGS) == total_bags:
+        bags_end = tl.load(offsets + total_bags).to(tl.int64)
+        for lookup in range(bags_end, indices_numel, BAGS * ROWS):
+            tl.store(result + lookup + slot, 0.0, mask=lookup + slot < indices_numel)
 
     column = tl.arange(0, BUCKET)
     in_row = (column < dim // UNIT * UNIT)[None, :]

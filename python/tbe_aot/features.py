@@ -160,7 +160,7 @@ def make_features(
         for feature, position in ((slot, positions[slot]) for slot in slots)
     ]
     layout = [LAYOUT_VERSION, len(positions), columns[-1], starts[-1], total_rows]
-    layout.append(max(table.rows for table in tables))
+    layout.append(max((tables[position].rows for position in positions), default=0))
     for group, count in Counter(groups[positions[slot]] for slot in slots).items():
         layout += [*group, count]
     return FeatureMetadata(

@@ -12,7 +12,7 @@ inline void adagrad(const OptimizerArguments& in, const RowUpdate& row) {
   float* m = in.momentum1 + row.element;
   for (int64_t c = 0; c < row.dim; ++c) {
     const float w = row.weights[c];
-    const float h = row.gradient[c] + in.l2_decay * w;
+    const float h = with_l2_decay(row.gradient[c], w, in.l2_decay);
     m[c] += h * h;
     row.weights[c] = kept * w - in.learning_rate * h / (std::sqrt(m[c]) + in.eps);
   }

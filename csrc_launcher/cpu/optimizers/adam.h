@@ -21,7 +21,7 @@ inline void adam(const OptimizerArguments& in, const RowUpdate& row) {
   float* m2 = in.momentum2 + row.element;
   for (int64_t c = 0; c < row.dim; ++c) {
     const float w = row.weights[c];
-    const float h = row.gradient[c] + in.l2_decay * w;
+    const float h = with_l2_decay(row.gradient[c], w, in.l2_decay);
     m1[c] = keep1 * m1[c] + take1 * h;
     m2[c] = keep2 * m2[c] + take2 * (h * h);
     const float mean = m1[c] / correction1;

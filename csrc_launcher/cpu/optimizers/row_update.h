@@ -28,6 +28,11 @@ struct RowUpdate {
   float* weights;         // Widened; rounded to the table's dtype after the formula.
 };
 
+// g + l2 * w, and g without a decay, whatever the weight: 0 times an infinite one is NaN.
+inline float with_l2_decay(float gradient, float weight, float l2_decay) {
+  return l2_decay != 0 ? gradient + l2_decay * weight : gradient;
+}
+
 using Formula = void (*)(const OptimizerArguments& in, const RowUpdate& row);
 
 }  // namespace tbe_aot::cpu

@@ -11,7 +11,7 @@ namespace tbe_aot::cpu {
 inline void rowwise_adagrad(const OptimizerArguments& in, const RowUpdate& row) {
   double squares = 0;
   for (int64_t c = 0; c < row.dim; ++c) {
-    const float g = row.gradient[c] + in.l2_decay * row.weights[c];
+    const float g = with_l2_decay(row.gradient[c], row.weights[c], in.l2_decay);
     squares += static_cast<double>(g) * g;
   }
   float& m = in.momentum1[row.row];

@@ -9,7 +9,7 @@ inline void sgd(const OptimizerArguments& in, const RowUpdate& row) {
   const float kept = 1.0f - in.learning_rate * in.decoupled_decay;
   for (int64_t c = 0; c < row.dim; ++c) {
     const float w = row.weights[c];
-    row.weights[c] = kept * w - in.learning_rate * (row.gradient[c] + in.l2_decay * w);
+    row.weights[c] = kept * w - in.learning_rate * with_l2_decay(row.gradient[c], w, in.l2_decay);
   }
 }
 

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from common.optimizers.rowwise import with_l2_decay
+
 
 @triton.jit
 def adagrad(weights, gradient, step, position, mask, ONE_ROW: tl.constexpr = False):
@@ -10,7 +12,7 @@ def adagrad(weights, gradient, step, position, mask, ONE_ROW: tl.constexpr = Fal
 
     h = g + l2 * w;  m += h^2;  w = (1 - lr * decoupled) * w - lr * h / (sqrt(m) + eps)
     """
-    h = gradient + step.l2_decay * weights
+    h = with_l2_decay(gradient, weights, step.l2_decay)
     momentum = tl.load(step.momentum1 + position, mask=mask, other=0.0) + h * h
     if ONE_ROW:  # See `updated_rows`.
         tl.debug_barrier()

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from common.optimizers.rowwise import with_l2_decay
+
 
 @triton.jit
 def _bias_correction(beta, step):
@@ -22,7 +24,7 @@ def adam(weights, gradient, step, position, mask, ONE_ROW: tl.constexpr = False)
     # The interpreter has Python's numbers here.
     beta1 = tl.full([], step.beta1, tl.float64)
     beta2 = tl.full([], step.beta2, tl.float64)
-    h = gradient + step.l2_decay * weights
+    h = with_l2_decay(gradient, weights, step.l2_decay)
     first = tl.load(step.momentum1 + position, mask=mask, other=0.0)
     second = tl.load(step.momentum2 + position, mask=mask, other=0.0)
     first = beta1.to(tl.float32) * first + (1.0 - beta1).to(tl.float32) * h

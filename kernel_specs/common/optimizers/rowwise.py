@@ -34,6 +34,12 @@ def sum_in_pairs(row):
 
 
 @triton.jit
+def with_l2_decay(gradient, weights, l2_decay):
+    """g + l2 * w, and g without a decay, whatever the weights: 0 times an infinite one is NaN."""
+    return tl.fma(l2_decay, tl.where(l2_decay != 0, weights, 0.0), gradient)
+
+
+@triton.jit
 def rowwise(
     weights,
     gradient,
@@ -61,7 +67,7 @@ def rowwise(
     it does, depends on what else is in the kernel.
     """
     stateful = with_state(live, adagrad)
-    statistic = tl.fma(l2_decay, weights, gradient)
+    statistic = with_l2_decay(gradient, weights, l2_decay)
     # fma with 0 is a product that stays one: joined with the sum over lanes, as ptxas would where a lane has one column,
     # it makes each lane of a row round its own product last, and the lanes do not agree on the sum.
     square = tl.fma(statistic, statistic, 0.0)
