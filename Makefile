@@ -34,7 +34,7 @@ export SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),17
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv artifacts develop demo test wheel audit audit-accept audit-wheel bench lint format sdist matrix clean distclean FORCE
+.PHONY: help venv artifacts develop demo test wheel audit audit-accept audit-wheel bench gpu lint format sdist matrix clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -97,7 +97,11 @@ audit-accept: ## record the numbers of the small matrix as the baseline that CI 
 audit-wheel: $(VENV)/.build ## the audit alone as a pure wheel, in dist/: for laptops without torch
 	$(BIN)/python wheels/audit_wheel.py dist
 
-bench: develop ## the benchmarks; needs a GPU, and FBGEMM for the comparison (full profile)
+# Said before hundreds of kernels are compiled.
+gpu: $(VENV)/.build
+	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "make bench needs a GPU and a CUDA build of torch: there is no CUDA device")'
+
+bench: gpu develop ## the benchmarks; needs a GPU; BENCH_ARGS="backward --peer" for another one, beside FBGEMM (full profile)
 	PYTHONPATH=python $(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 lint: $(VENV)/.dev ## what the commit hook and CI check

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+# What is published is written over only by who asks for it.
+OUT = ROOT / "build" / "benchmarks"
 DOCUMENT = ROOT / "docs" / "performance.md"
 PATHS_DOCUMENT = ROOT / "docs" / "paths.md"
 
@@ -95,7 +97,7 @@ def _show(results: Results, path: Path) -> None:
 
 @app.command()
 def forward(
-    out: Out = RESULTS,
+    out: Out = OUT,
     name: Annotated[str, typer.Option(help="Name of the run: NAME.json.")] = "forward",
     peer: WithPeer = False,
     peer_folder: PeerFolder = None,
@@ -115,7 +117,7 @@ def forward(
 
 @app.command()
 def backward(
-    out: Out = RESULTS,
+    out: Out = OUT,
     name: Annotated[str, typer.Option(help="Name of the run: NAME.json.")] = "backward",
     peer: WithPeer = False,
     peer_folder: PeerFolder = None,
@@ -135,7 +137,7 @@ def backward(
 
 @app.command()
 def paths(
-    out: Out = RESULTS,
+    out: Out = OUT,
     name: Annotated[str, typer.Option(help="Name of the run: NAME.json.")] = "paths",
     device: DeviceName = "cuda",
     iterations: Iterations = 25,

@@ -49,9 +49,6 @@ struct CheckedIndex {
     const int high = static_cast<int>(static_cast<uint64>(index) >> 32);
     return high == low >> 31 ? place(low, rows) : rows + 1;
   }
-  static __device__ __forceinline__ bool is_valid(Index index, uint32 rows) {
-    return place(index, rows) <= rows;
-  }
 };
 
 // kBags bags of one feature, whose table has at most kRows rows, counted by kThreads threads.
@@ -138,24 +135,41 @@ struct BagCounts {
     }
   }
 
-  // Calls visit(bag, number) for each bag with indices that are out of bounds, by one thread each,
-  // and counts them as of row 0.
+  // Calls visit(bag, number) for each bag with indices that are out of bounds, by a warp each, and
+  // counts them as of row 0.
   template <typename Visit>
   __device__ __forceinline__ void count_invalid_as_row_0(uint32 rows, const Visit& visit) {
     // All threads see the same.
     if (!any_bag([&](int bag) { return counts()[bag * kPitch + rows] != 0; })) return;
     __syncthreads();  // Everyone has looked.
-    if (threadIdx.x < kBags) {
-      const int bag = threadIdx.x;
+#pragma unroll 1
+    for (int i = 0; i < kBagsOfWarp; ++i) {
+      const int bag = first_bag_of_warp() + i;
       uint32* of_bag = counts() + bag * kPitch;
       const uint32 invalid = of_bag[rows];
-      if (invalid != 0) {
+      if (__ballot_sync(kWarp, invalid != 0) == 0) continue;
+      if (threadIdx.x % kLanes == 0) {
         of_bag[rows] = 0;
         if (rows > 0) of_bag[0] += invalid;
-        visit(bag, invalid);
       }
+      visit(bag, invalid);
     }
     __syncthreads();
+  }
+
+  // The first lookup of a bag whose index is out of bounds, which there must be; by a warp.
+  __device__ __forceinline__ uint64 first_invalid(int bag, const Index* indices,
+                                                  uint32 rows) const {
+    for (uint64 first = starts[bag];; first += kFirstLookups) {
+      typename IndexKind::Word loaded[kSteps];
+      load_bag(loaded, indices + first, starts[bag + 1] - first);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const bool valid = IndexKind::place(loaded[step], rows) <= rows;
+        const uint32 invalid = __ballot_sync(kWarp, !valid);
+        if (invalid != 0) return first + step * kLanes + __ffs(static_cast<int>(invalid)) - 1;
+      }
+    }
   }
 
  private:

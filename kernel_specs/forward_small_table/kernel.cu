@@ -235,10 +235,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kLeastBlocks)
   __syncthreads();
   if constexpr (kChecked != 0) {
     bags.count_invalid_as_row_0(table.rows, [&](int bag, uint32 invalid) {
-      uint64 first = bags.starts[bag];
-      while (CheckedIndex<Index, kRows>::is_valid(indices[first], table.rows)) ++first;
-      atomicAdd(reinterpret_cast<uint64*>(invalid_count), static_cast<uint64>(invalid));
-      atomicMax(report + 2, indices_numel - static_cast<long long>(first));
+      const uint64 first = bags.first_invalid(bag, indices, table.rows);
+      if (lane == 0) {
+        atomicAdd(reinterpret_cast<uint64*>(invalid_count), static_cast<uint64>(invalid));
+        atomicMax(report + 2, indices_numel - static_cast<long long>(first));
+      }
     });
   }
 

@@ -72,7 +72,6 @@ def update_long_runs_kernel(
         adagrad,
         OPTIMIZER,
     )
-    rounding_key = load_rounding_key(rounding_seed, stochastic, weights.dtype.element_ty)
     stride = partial_stride.to(tl.int64)
     column = tl.arange(0, BUCKET)
     for chunk_slot in range(tl.program_id(0), chunk_slots, tl.num_programs(0)):
@@ -103,6 +102,10 @@ def update_long_runs_kernel(
                     dim,
                     OPTIMIZER,
                     ONE_ROW=True,
+                )
+                # Here: it would take a register of those for the sum.
+                rounding_key = load_rounding_key(
+                    rounding_seed, stochastic, weights.dtype.element_ty
                 )
                 store_rows(
                     weights, position, value, mask, row, column, rounding_key, stochastic, ""

@@ -59,6 +59,10 @@ def explain(
     work_stealing: str = "never",
     bounds_mode: str = "none",
     fused_checks: str = "auto",
+    vbe_bag_offsets: torch.Tensor | None = None,
+    vbe_output_offsets: torch.Tensor | None = None,
+    vbe_max_batch: int = 0,
+    vbe_output_numel: int = 0,
     arch: str | None = None,
 ) -> Explanation:
     """Which kernels ``torch.ops.tbe_aot.forward`` would launch for these arguments, and why; launches none.
@@ -74,7 +78,7 @@ def explain(
     """
     checked = bounds_mode != "none"
     lookup = (weights, features, layout, indices, offsets, per_sample_weights, pooling)
-    vbe = (None, None, 0, 0)
+    vbe = (vbe_bag_offsets, vbe_output_offsets, vbe_max_batch, vbe_output_numel)
     paths = (small_tables, work_stealing)
     sizes: Any = (
         accept_forward_checked(*lookup, output_dtype, *vbe, *paths, bounds_mode, None, fused_checks)
@@ -97,6 +101,8 @@ def explain(
         indices=indices.data_ptr(),
         offsets=offsets.data_ptr(),
         per_sample_weights=_address(per_sample_weights),
+        vbe_bag_offsets=_address(vbe_bag_offsets),
+        vbe_output_offsets=_address(vbe_output_offsets),
         lookups=indices.numel(),
         batch_size=sizes.batch_size,
         total_bags=sizes.total_bags,
@@ -110,6 +116,7 @@ def explain(
             arch=arch,
             index_width=index_width,
             features=features.data_ptr(),
+            vbe_bag_offsets=_address(vbe_bag_offsets),
             feature_count=sizes.feature_count,
             lookups=indices.numel(),
             offsets_numel=offsets.numel(),

@@ -616,14 +616,18 @@ class TableBatchedEmbeddingBags(nn.Module):
         indices: torch.Tensor,
         offsets: torch.Tensor,
         per_sample_weights: torch.Tensor | None = None,
+        batch_size_per_feature_per_rank: list[list[int]] | None = None,
         *,
         arch: str | None = None,
     ) -> Explanation:
-        """Which kernels ``forward`` would launch for a batch of equal size per feature, and why; launches none.
+        """Which kernels ``forward`` would launch for a batch, and why; launches none.
 
         Those of the bounds check are among them, except with "fatal", where they come before in an operator of their
         own.
         """
+        bag_offsets, output_offsets, max_batch, output_numel = self._vbe_layout(
+            batch_size_per_feature_per_rank
+        )
         return explain(
             self.weights.detach(),
             self.features,
@@ -637,8 +641,19 @@ class TableBatchedEmbeddingBags(nn.Module):
             work_stealing=self.work_stealing,
             bounds_mode="none" if self.bounds_check == "fatal" else self.bounds_check,
             fused_checks=self.fused_checks,
+            vbe_bag_offsets=bag_offsets,
+            vbe_output_offsets=output_offsets,
+            vbe_max_batch=max_batch,
+            vbe_output_numel=output_numel,
             arch=arch,
         )
+
+    def _vbe_layout(
+        self, batch_sizes: list[list[int]] | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, int, int]:
+        if batch_sizes is None:
+            return None, None, 0, 0
+        return vbe_layout(batch_sizes, self.feature_dims, self.features.device)
 
     def explain_backward(
         self,
@@ -646,11 +661,12 @@ class TableBatchedEmbeddingBags(nn.Module):
         offsets: torch.Tensor,
         per_sample_weights: torch.Tensor | None = None,
         grad_output: torch.Tensor | None = None,
+        batch_size_per_feature_per_rank: list[list[int]] | None = None,
         *,
         arch: str | None = None,
         multiprocessors: int | None = None,
     ) -> Explanation:
-        """Which kernels the update of a training step would launch for a batch of equal size per feature, and why.
+        """Which kernels the update of a training step would launch for a batch, and why.
 
         Launches none and changes nothing. With ``hoist_transpose`` the first of them, up to ``find_runs``, run in the
         forward.
@@ -665,11 +681,13 @@ class TableBatchedEmbeddingBags(nn.Module):
         """
         if self.optimizer is None:
             raise RuntimeError("the module has no optimizer: it looks up only")
+        bag_offsets, output_offsets, max_batch, output_numel = self._vbe_layout(
+            batch_size_per_feature_per_rank
+        )
         if grad_output is None:
             batch = (offsets.numel() - 1) // len(self.feature_tables)
-            grad_output = self.weights.new_empty(
-                (batch, sum(self.feature_dims)), dtype=self.output_dtype
-            )
+            shape = (batch, sum(self.feature_dims)) if bag_offsets is None else (output_numel,)
+            grad_output = self.weights.new_empty(shape, dtype=self.output_dtype)
         return explain_backward(
             grad_output.detach(),
             self.weights.detach(),
@@ -686,6 +704,9 @@ class TableBatchedEmbeddingBags(nn.Module):
             None if per_sample_weights is None else per_sample_weights.detach(),
             self.pooling,
             self.gradient_clip,
+            vbe_bag_offsets=bag_offsets,
+            vbe_output_offsets=output_offsets,
+            vbe_max_batch=max_batch,
             rounding_seed=self._buffers.get("rounding_seed"),
             # What has been transposed before is updated by the general kernels.
             small_tables="never" if self.hoist_transpose else self.small_tables,

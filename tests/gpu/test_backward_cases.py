@@ -217,8 +217,14 @@ def test_lookups_of_no_bag_change_nothing(pooling, weighted, device):
     )
     training = make_training(lookup, "rowwise_adagrad", pooling=pooling)
     training.verify()
+    # What the allocator hands out next.
+    nans = [torch.full((400 * 3,), torch.nan, device=device) for _ in range(8)]
+    del nans
     gradient = training.sample_weights_gradient()
     assert gradient.shape == lookup.indices.shape
+    assert (gradient[:150] == 0).all()
+    assert (gradient[1050:] == 0).all()
+    assert gradient[150:1050].all()
 
 
 def test_absent_and_empty_optional_tensors(device):
@@ -242,6 +248,26 @@ def test_absent_and_empty_optional_tensors(device):
 
 
 # --- numbers
+
+
+@pytest.mark.parametrize("decay", ["none", "decoupled"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("small_tables", ["always", "never"])
+@pytest.mark.parametrize("rows", [9, 60], ids=["long-runs", "short-runs"])
+def test_an_infinite_weight_stays_alone_without_l2_decay(
+    rows, small_tables, optimizer, decay, device
+):
+    lengths = torch.full((1200,), 3)
+    lookup = lookup_of(device, lengths, rows=(rows,), dims=(64,), dtype=torch.float16)
+    training = make_training(lookup, make_optimizer(optimizer, decay))
+    for table in training.tables():
+        table[5, 3] = torch.inf
+    training.run(small_tables=small_tables)
+    for table in training.tables():
+        assert table[5, 3] == torch.inf
+        assert table.isfinite().sum() == table.numel() - 1
+    for views in training.states().values():
+        assert all(view.isfinite().all() for view in views)
 
 
 @pytest.mark.parametrize("pooling", ["sum", "mean"])

@@ -106,6 +106,8 @@ class Lookups:
                 torch.tensor([0, *self.bags]).cumsum(0),
                 self.output_offsets(),
                 self.bags[0],
+                sum(self.bags),
+                count,
                 self.width,
                 int(problem.mean),
                 int(problem.vbe),
@@ -210,6 +212,21 @@ def test_a_pruned_row_gives_0_whatever_the_gradient(
     assert 0 < pruned.sum() < 6
     assert (actual[pruned] == 0).all()
     assert not actual[~pruned].isfinite().any()
+
+
+@pytest.mark.parametrize("vbe", [False, True])
+@pytest.mark.parametrize(("before", "behind"), [(1, 0), (0, 1), (70, 300), (300, 70)])
+def test_lookups_of_no_bag_get_0(
+    triton_interpreter: Interpreter, before: int, behind: int, *, vbe: bool
+) -> None:
+    # More bags than one program has.
+    lengths = ((2,) * 40, (1,) * (7 if vbe else 40))
+    lookups = Lookups(Problem(lengths=lengths, vbe=vbe))
+    expected = lookups.run(triton_interpreter)
+    lookups.indices = torch.nn.functional.pad(lookups.indices, (before, behind), value=3)
+    lookups.offsets = lookups.offsets + before
+    actual = lookups.run(triton_interpreter)
+    assert torch.equal(actual, torch.nn.functional.pad(expected, (before, behind)))
 
 
 def test_padding_of_a_row_is_not_used(triton_interpreter: Interpreter) -> None:

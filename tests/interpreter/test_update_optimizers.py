@@ -109,6 +109,25 @@ def test_what_is_not_finite_reaches_the_row(
     assert finite[:, 4:].all()
 
 
+@pytest.mark.parametrize("decay", ["none", "decoupled"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)
+def test_an_infinite_weight_stays_alone_without_l2_decay(
+    triton_interpreter: Interpreter, optimizer: Optimizer, decay: str
+) -> None:
+    decaying = replace(optimizer, weight_decay=0.3, weight_decay_mode=decay)
+    update = Update(Problem((Table(16, (3, 200)),), decaying, "fp16", batch=2))
+    first = update.table_offsets[0]
+    update.before.weights[first + 3] = inf
+    after = update.run(triton_interpreter)
+    changed = update.expected()[1]["weights"]
+    assert after.weights[first + 3] == inf
+    assert int((~after.weights[changed].isfinite()).sum()) == 1
+    for name in ("momentum1", "momentum2"):
+        touched = update.expected()[1].get(name)
+        if touched is not None:
+            assert getattr(after, name)[touched].isfinite().all()
+
+
 @pytest.mark.parametrize("uses", [(8, 1), (300, 1)])
 @pytest.mark.parametrize(
     ("gradient", "scale", "clip"), [(1e38, 1e30, inf), (3e38, 3e38, 1.0), (1e-35, 1e-37, inf)]

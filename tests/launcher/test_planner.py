@@ -145,12 +145,13 @@ def test_fields_of_a_request(shared: Process) -> None:
 
 def small(**changes: Any) -> dict[str, Any]:
     """The request of one feature with a table of 64 rows of 128 columns, 64 lookups per bag on average."""
-    of_table = {"rows": 64, "width": 128, "bucket": 128, "aligned": 2, "features": 1, **changes}
-    sizes = {
-        name: of_table.pop(name) for name in ("rows", "width", "bucket", "aligned", "features")
-    }
+    of_table = {"rows": 64, "width": 128, "bucket": 128, "aligned": 2, "features": 1}
+    of_table |= {"weights_numel": 2**20, **changes}
+    names = ("rows", "width", "bucket", "aligned", "features", "weights_numel")
+    sizes = {name: of_table.pop(name) for name in names}
     given = request((sizes["bucket"], sizes["aligned"], sizes["features"]), width=sizes["width"])
     given |= {"lookups": 5 * 64, **of_table}
+    given["layout"][3] = sizes["weights_numel"]
     given["layout"][5] = sizes["rows"]
     return given
 
@@ -193,6 +194,8 @@ def test_a_small_table_by_long_bags_has_a_kernel_of_its_own(shared: Process) -> 
         ({"width": 256, "bucket": 256, "lookups": 5 * 32}, "fp16_d256_e64_i64"),
         ({"width": 130, "bucket": 256, "lookups": 5 * 128}, "fp16_d256_e64_i64"),
         ({"weight_dtype": "bf16"}, "bf16_d128_e64_i64"),
+        ({"weight_dtype": "bf16", "rows": 65, "lookups": 5 * 200}, "bf16_d128_e256_i64"),
+        ({"weights_numel": 2**32}, "fp16_d128_e64_i64"),
         ({"output_dtype": "fp16"}, "fp16_d128_e64_i64"),
         ({"output_dtype": "bf16"}, "fp16_d128_e64_i64"),
         # Where it was slower, or nothing was measured, only when asked for.
@@ -219,7 +222,11 @@ def test_what_the_small_tables_kernel_takes(
         ({"rows": 65, "lookups": 5 * 28 - 1}, "bags are too short on average"),
         ({"width": 256, "bucket": 256, "lookups": 5 * 15 - 1}, "bags are too short on average"),
         ({"weight_dtype": "bf16", "lookups": 5 * 12 - 1}, "bags are too short on average"),
-        ({"rows": 65, "weight_dtype": "bf16"}, "only when asked for"),
+        ({"rows": 65, "weight_dtype": "bf16"}, "bags are too short on average"),
+        (
+            {"rows": 65, "weight_dtype": "bf16", "width": 127, "lookups": 5 * 500},
+            "only when asked for",
+        ),
         ({"weight_dtype": "fp32", "small_tables": "always"}, "the table is fp32"),
         ({"per_sample_weights": 0x6000, "small_tables": "always"}, "per-sample weights"),
         (
@@ -233,11 +240,18 @@ def test_what_the_small_tables_kernel_takes(
             {"rows": 65, "width": 256, "bucket": 256, "small_tables": "always"},
             "rows are too many and too wide",
         ),
-        # No table that anybody would call small: nothing is said.
-        ({"rows": 257, "small_tables": "always"}, None),
-        ({"width": 63, "bucket": 64, "small_tables": "always"}, None),
-        ({"width": 257, "bucket": 512, "small_tables": "always"}, None),
-        ({"features": 2, "width": 256, "total_bags": 10, "small_tables": "always"}, None),
+        ({"rows": 257, "small_tables": "always"}, "not one feature with a small table"),
+        ({"width": 63, "bucket": 64, "small_tables": "always"}, "not one feature with a small"),
+        ({"width": 257, "bucket": 512, "small_tables": "always"}, "not one feature with a small"),
+        (
+            {"features": 2, "width": 256, "total_bags": 10, "small_tables": "always"},
+            "not one feature with a small table",
+        ),
+        ({"weights_numel": 2**32 + 1, "small_tables": "always"}, "places of rows have 32 bits"),
+        # No table that anybody would call small: nothing is said unless it was asked for.
+        ({"rows": 257}, None),
+        ({"width": 63, "bucket": 64}, None),
+        ({"features": 2, "width": 256, "total_bags": 10}, None),
     ],
 )
 def test_what_the_general_kernel_takes_and_why(

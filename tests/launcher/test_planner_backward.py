@@ -871,7 +871,8 @@ def test_an_update_of_a_small_table_is_counted_first(update: Any) -> None:
             "the batch is variable",
         ),
         ({}, None, {}, "the lookups have been transposed already"),
-        # No table that anybody would call small: nothing is said.
+        ({"rows": 257}, {}, {"small_tables": "always"}, "not one feature with a small table"),
+        # No table that anybody would call small: nothing is said unless it was asked for.
         ({"width": 63, "bucket": 64}, {}, {}, None),
         ({"rows": 257}, {}, {}, None),
     ],

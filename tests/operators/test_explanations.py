@@ -182,5 +182,35 @@ def test_refusals_are_the_operators():
         tbe_aot.explain_backward(**{**arguments, "optimizer": "lamb"})
 
 
+@pytest.mark.parametrize("bounds_check", ["none", "warning"])
+def test_a_variable_batch(bounds_check):
+    tables = [TableSpec("a", 100, 64), TableSpec("b", 40, 20)]
+    sizes = [[2, 1], [0, 4]]
+    module = TableBatchedEmbeddingBags(tables, optimizer=SGD(lr=0.1), bounds_check=bounds_check)
+    indices, offsets = torch.arange(14) % 40, torch.arange(8) * 2
+    explained = module.explain(indices, offsets, batch_size_per_feature_per_rank=sizes, arch="sm90")
+    lookups = [launch for launch in explained.launches if launch.variant.startswith("forward__")]
+    assert len(lookups) == 2
+    assert all(launch.grid[0] * 32 >= 4 for launch in lookups)
+    assert len(explained.launches) - 2 == (0 if bounds_check == "none" else 3)
+    # Rows of a 1-D result of odd widths do not all start at multiples of 16 bytes.
+    assert all("_generic_" in launch.variant for launch in lookups)
+    backward = module.explain_backward(
+        indices, offsets, batch_size_per_feature_per_rank=sizes, arch="sm90"
+    )
+    assert any(launch.variant.startswith("update_short_runs") for launch in backward.launches)
+    with pytest.raises(RuntimeError, match="expected 8, one per bag|elements, expected"):
+        module.explain(indices, offsets, batch_size_per_feature_per_rank=[[2, 1], [1, 4]])
+
+
+def test_a_table_that_is_not_looked_up_keeps_no_path_away():
+    tables = [TableSpec("a", 40, 64), TableSpec("b", 100_000, 64)]
+    module = TableBatchedEmbeddingBags(
+        tables, feature_tables=["a"], weights_dtype=torch.float16, bounds_check="none"
+    )
+    (launch,) = module.explain(torch.arange(400) % 40, torch.arange(11) * 40, arch="sm90").launches
+    assert launch.variant.startswith("forward_small_table__")
+
+
 def test_a_lookup_of_a_trained_module_is_explained_too():
     assert bags(16).explain(*batch(1, 10)).launches[-1].variant.startswith("forward__fp32_d16_")

@@ -82,6 +82,21 @@ def test_every_decay(optimizer, decay, dtype):
     make_training(lookup, make_optimizer(optimizer, decay)).verify()
 
 
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+@pytest.mark.parametrize("decay", ["none", "decoupled"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_infinite_weight_stays_alone_without_l2_decay(optimizer, decay, dtype):
+    lookup = make_lookup([8], [10], [2] * 30, dtype=dtype)
+    lookup.indices[7] = 0
+    lookup.weights[3] = torch.inf
+    training = make_training(lookup, make_optimizer(optimizer, decay))
+    torch.ops.tbe_aot.backward_update(**training.arguments())
+    assert lookup.weights[3] == torch.inf
+    assert int((~lookup.weights.isfinite()).sum()) == 1
+    for state in (training.momentum1, training.momentum2):
+        assert state is None or state.isfinite().all()
+
+
 @pytest.mark.parametrize("index_dtype", INDEX_DTYPES)
 @pytest.mark.parametrize("offset_dtype", INDEX_DTYPES)
 def test_indices_and_offsets_of_either_width(index_dtype, offset_dtype):
