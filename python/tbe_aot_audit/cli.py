@@ -15,7 +15,8 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 
 from . import tables
-from .compare import check_baseline, compare, make_baseline
+from .baseline import check_baseline, make_baseline, read_baseline
+from .compare import compare
 from .document import Document
 from .errors import AuditError
 from .explain import Call, explain
@@ -146,11 +147,15 @@ def diff(
     before: Annotated[Path, typer.Argument(help="The older build.")],
     after: Annotated[Path, typer.Argument(help="The newer build.")],
     check: Annotated[
-        bool, typer.Option("--check", help="Status 1 if a variant got worse beyond the tolerance.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Status 1 if a variant got worse beyond the tolerance, or something that was served is gone.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare two builds: variants added, removed and changed, sorted by what got worse."""
+    """Compare two builds: what a call runs, and variants added, removed and changed, sorted by what got worse."""
     old, new = open_source(before), open_source(after)
     document = compare(old.manifest, new.manifest, (str(old), str(new)))
     _emit(document, as_json, lambda: tables.comparison(document))
@@ -163,15 +168,20 @@ def baseline(
     build: Annotated[Path, typer.Argument(help="The build to check.")],
     file: Annotated[Path, typer.Argument(help="The baseline.")],
     accept: Annotated[
-        bool, typer.Option("--accept", help="Write the build's numbers into the file instead.")
+        bool,
+        typer.Option(
+            "--accept",
+            help="Write the build's numbers into the file instead; archs that the build has not keep theirs.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check a build against recorded numbers; status 1 if a variant got worse beyond the tolerance."""
+    """Check a build against recorded numbers; status 1 if a variant got worse beyond the tolerance, is not recorded or gone."""
     manifest = open_source(build).manifest
     if accept:
+        kept = read_baseline(file.read_bytes(), str(file)) if file.exists() else None
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(make_baseline(manifest))
+        file.write_bytes(make_baseline(manifest, kept, str(file)))
         typer.echo(
             f"{file}: recorded {sum(1 for _ in manifest.built())} variants of build {manifest.build_id[:16]}"
         )
