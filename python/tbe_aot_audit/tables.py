@@ -29,6 +29,11 @@ _MARKS = {
     "failed": "[bold red]FAILED[/]",
     "not applicable": "[dim]n/a[/]",
 }
+_TAKEN = {
+    True: "[green]runs[/]    ",
+    False: "[dim]does not[/]",
+    None: "[yellow]may run[/] ",
+}
 MOST_CHANGED = 40
 
 
@@ -351,11 +356,17 @@ def explained(document: Explained) -> RenderableType:
     for axis in document.open_axes:
         why.add_row(axis, "open", "nothing that was said decides it")
     parts.append(why)
+    parts += [
+        f"{_TAKEN[path.taken]} [cyan]{path.kernel}[/] [dim]{escape(path.because)}[/]"
+        for path in document.paths
+    ]
     if document.candidates:
         columns = ("block", "grid", "regs", "occ. %")
         made = table("variant", "when", "constants", *columns, left=3)
         for found in document.candidates:
             grid = " x ".join(map(str, found.grid)) if found.grid else ""
+            if found.launches is not None and found.launches > 1:
+                grid = f"{found.launches} times {grid}"
             costs = (
                 (str(found.registers), number(found.occupancy or 0)) if found.built else ("", "")
             )
