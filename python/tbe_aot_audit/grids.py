@@ -12,35 +12,36 @@ Grid = tuple[int, int, int]
 MOST_IN_Y = 65535
 
 
-def _divide(value: int, divisor: int) -> int:
-    return -(-value // divisor)
+def _share(value: int | None, variant: Variant, name: str) -> int | None:
+    """How many programs there are for a constant number of something each; None where one of both is not known."""
+    each = variant.constants.get(name)
+    if value is None or not isinstance(each, int) or each < 1:
+        return None
+    return -(-value // each)
 
 
-def _constant(variant: Variant, name: str) -> int:
-    return int(variant.constants[name])
+def _of(x: int | None, y: int = 1) -> Grid | None:
+    return None if x is None or y > MOST_IN_Y else (x, y, 1)
 
 
 def _bags(facts: Facts, variant: Variant) -> Grid | None:
-    if facts.call.batch is None or facts.call.features > MOST_IN_Y:
-        return None
-    return _divide(facts.call.batch, _constant(variant, "BAGS")), facts.call.features, 1
+    return _of(_share(facts.call.batch, variant, "BAGS"), facts.call.features)
 
 
 def _tiles(facts: Facts, variant: Variant) -> Grid | None:
-    if facts.lookups is None:
-        return None
-    return _divide(facts.lookups, _constant(variant, "TILE")), 1, 1
+    return _of(_share(facts.lookups, variant, "TILE"))
 
 
-def _programs(per_program: str) -> Callable[[Facts, Variant], Grid | None]:
+def _programs(each: str) -> Callable[[Facts, Variant], Grid | None]:
     """As many programs as there may be work for, or as fit on the multiprocessors."""
 
     def grid(facts: Facts, variant: Variant) -> Grid | None:
+        work = _share(facts.lookups, variant, each)
+        resident = variant.constants.get("PROGRAMS_PER_SM")
         multiprocessors = facts.call.multiprocessors
-        if facts.lookups is None or multiprocessors is None:
+        if work is None or multiprocessors is None or not isinstance(resident, int):
             return None
-        work = _divide(facts.lookups, _constant(variant, per_program))
-        return min(_constant(variant, "PROGRAMS_PER_SM") * multiprocessors, work), 1, 1
+        return min(resident * multiprocessors, work), 1, 1
 
     return grid
 
@@ -50,21 +51,19 @@ def _one(_: Facts, __: Variant) -> Grid:
 
 
 def _offsets(facts: Facts, variant: Variant) -> Grid | None:
-    if facts.bags is None:
-        return None
-    return _divide(facts.bags + 1, _constant(variant, "BLOCK")), 1, 1
+    return _of(_share(None if facts.bags is None else facts.bags + 1, variant, "BLOCK"))
 
 
 def _indices(facts: Facts, variant: Variant) -> Grid | None:
+    # Enough programs for the mean feature.
     features = facts.call.features
-    if facts.lookups is None or features > MOST_IN_Y:
-        return None
-    blocks = _divide(_divide(facts.lookups, features), _constant(variant, "BLOCK"))
-    return min(max(blocks, 1), MOST_IN_Y), features, 1
+    mean = None if facts.lookups is None else -(-facts.lookups // features)
+    blocks = _share(mean, variant, "BLOCK")
+    return None if blocks is None else _of(min(max(blocks, 1), MOST_IN_Y), features)
 
 
 def _rows(facts: Facts, _: Variant) -> Grid | None:
-    return None if facts.call.rows is None else (max(facts.call.rows, 1), 1, 1)
+    return _of(facts.call.rows)
 
 
 # Not sum_small_table: how many chunks a batch has is the launcher's, not the manifest's.
@@ -91,8 +90,7 @@ GRIDS: dict[str, Callable[[Facts, Variant], Grid | None]] = {
 def launches_of(facts: Facts, variant: Variant) -> int | None:
     """How many launches of a variant a call has: one, but for the passes of a sort and for more features than a grid holds."""
     if facts.kernel == "sort_pass":
-        if facts.call.rows is None:
-            return None
         # The largest key stands for pruned lookups: it is the number of rows.
-        return max(1, _divide(facts.call.rows.bit_length(), _constant(variant, "DIGIT_BITS")))
+        bits = None if facts.call.rows is None else max(facts.call.rows.bit_length(), 1)
+        return _share(bits, variant, "DIGIT_BITS")
     return 1 if facts.call.features <= MOST_IN_Y else None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from .call import Facts
+from .errors import AuditError
 from .manifest import Axis, AxisValue, Kernel, Variant
 
 LOOKUP = "forward"
@@ -17,7 +18,9 @@ LOOKUP = "forward"
 STORED_AT_ONCE = 4
 # The formula that one launch can sum and update with.
 FUSED_FORMULA = "rowwise"
+# Labels of the axes `shape` and `checked`.
 SHORTEST = "short"
+TRUSTING, CHECKED = "trusting", "checked"
 
 
 class Verdict(NamedTuple):
@@ -66,11 +69,21 @@ def _is_not(value: object, other: object) -> bool | None:
 
 
 def _axis(kernel: Kernel, name: str) -> Axis:
-    return next(axis for axis in kernel.axes if axis.name == name)
+    for axis in kernel.axes:
+        if axis.name == name:
+            return axis
+    raise AuditError(
+        f"{kernel.function} has no axis {name}: the build is of another version than this tool, use the tbe-aot-audit that came"
+        " with it"
+    )
 
 
 def _numbers(kernel: Kernel, name: str) -> list[int]:
     return sorted(value for value in _axis(kernel, name).values if isinstance(value, int))
+
+
+def _largest(kernel: Kernel, name: str) -> int | None:
+    return max(_numbers(kernel, name), default=None)
 
 
 def _values(axis: Axis, known: AxisValue | None) -> list[AxisValue]:
@@ -150,7 +163,7 @@ def _is_shortest(facts: Facts, kernel: Kernel) -> bool | None:
         "weighted": False,
         "aligned": True,
         "shape": SHORTEST,
-        "checked": False,
+        "checked": TRUSTING,
     }
     picked = [pick_by_threshold(facts, kernel, axis, axes) for axes in _cells(kernel, known)]
     return _agreed(
@@ -161,16 +174,20 @@ def _is_shortest(facts: Facts, kernel: Kernel) -> bool | None:
 
 def _small(facts: Facts) -> Iterator[Condition]:
     """Why there is not one feature with a small table."""
-    kernel = facts.manifest.kernels["forward_small_table"]
+    kernel = facts.manifest.kernels.get("forward_small_table")
+    if kernel is None:
+        yield True, "the build has no forward_small_table, whose axes say what is small"
+        return
     call = facts.call
-    buckets = _numbers(kernel, "bucket")
+    # The launcher's least dim is the first bucket, whole: dims of 33 to 63 have that bucket, too.
+    least = min(_numbers(kernel, "bucket"), default=None)
     yield call.features != 1, "there is more than one feature"
     yield (
-        _below(_numbers(kernel, "rows")[-1], call.rows),
+        _below(_largest(kernel, "rows"), call.rows),
         "the table has too many rows",
     )
-    yield _below(call.dim, buckets[0]), f"the dim is below {buckets[0]}"
-    yield _below(buckets[-1], call.dim), "rows are too wide"
+    yield _below(call.dim, least), f"the dim is below {least}"
+    yield _below(_largest(kernel, "bucket"), call.dim), "rows are too wide"
 
 
 def _against_small_lookup(facts: Facts) -> Iterator[Condition]:
@@ -193,7 +210,7 @@ def _against_small_lookup(facts: Facts) -> Iterator[Condition]:
         if call.rows is None
         else next((size for size in _numbers(kernel, "rows") if size >= call.rows), None),
         index_width=facts.index_width,
-        checked=_axis(kernel, "checked").values[0],
+        checked=TRUSTING,
     )
     if not found:
         return
@@ -234,7 +251,7 @@ def _against_stealing(facts: Facts) -> Iterator[Condition]:
     yield _is(facts.dtype, "fp32"), "the tables are fp32"
     yield facts.weighted, "there are per-sample weights"
     yield not facts.padded, "rows do not start at multiples of 16 bytes"
-    yield _below(_numbers(kernel, "bucket")[-1], facts.bucket), "rows are too wide"
+    yield _below(_largest(kernel, "bucket"), facts.bucket), "rows are too wide"
 
 
 def fused_checks(facts: Facts) -> Verdict:
@@ -263,7 +280,7 @@ def _against_fused_checks(facts: Facts) -> Iterator[Condition]:
         weighted=False,
         aligned=True,
         shape=SHORTEST,
-        checked=True,
+        checked=CHECKED,
     )
     yield (
         _agreed(variant is None for variant in found),
@@ -350,7 +367,7 @@ def _against_small_update(facts: Facts) -> Iterator[Condition]:
     yield from _small(facts)
     yield _is(facts.dtype, "fp32"), "the table is fp32"
     yield facts.weighted, "there are per-sample weights"
-    yield _below(_numbers(kernel, "bucket")[-1], facts.bucket), "rows are too wide"
+    yield _below(_largest(kernel, "bucket"), facts.bucket), "rows are too wide"
     found = _variants(
         facts,
         kernel,

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from .call import Facts
 from .manifest import Axis, AxisValue
 from .paths import (
+    CHECKED,
     LOOKUP,
     SHORTEST,
     THRESHOLDS,
-    Verdict,
+    TRUSTING,
     fused_checks,
     pick_by_threshold,
     small_table_checks,
@@ -92,16 +93,11 @@ def _aligned(facts: Facts, _: Axis) -> Ruling:
     return _known(facts.aligned, f"rows of the gradient, which are not padded, have dim {call.dim}")
 
 
-def _by_verdict(verdict: Verdict, taken: AxisValue, other: AxisValue) -> Ruling:
+def _checked(facts: Facts, _: Axis) -> Ruling:
+    verdict = (fused_checks if facts.kernel == LOOKUP else small_table_checks)(facts)
     if verdict.taken is None:
         return None
-    return taken if verdict.taken else other, verdict.because
-
-
-def _checked(facts: Facts, axis: Axis) -> Ruling:
-    trusting, checked = axis.values
-    verdict = fused_checks if facts.kernel == LOOKUP else small_table_checks
-    return _by_verdict(verdict(facts), checked, trusting)
+    return CHECKED if verdict.taken else TRUSTING, verdict.because
 
 
 def _key_width(facts: Facts, _: Axis) -> Ruling:

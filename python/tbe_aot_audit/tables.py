@@ -30,9 +30,9 @@ _MARKS = {
     "not applicable": "[dim]n/a[/]",
 }
 _TAKEN = {
-    True: "[green]runs[/]    ",
-    False: "[dim]does not[/]",
-    None: "[yellow]may run[/] ",
+    True: "[green]runs[/]",
+    False: "[dim]does not run[/]",
+    None: "[yellow]may run[/]",
 }
 MOST_CHANGED = 40
 
@@ -356,10 +356,11 @@ def explained(document: Explained) -> RenderableType:
     for axis in document.open_axes:
         why.add_row(axis, "open", "nothing that was said decides it")
     parts.append(why)
-    parts += [
-        f"{_TAKEN[path.taken]} [cyan]{path.kernel}[/] [dim]{escape(path.because)}[/]"
-        for path in document.paths
-    ]
+    paths = Table(show_header=False, box=None, pad_edge=False)
+    for path in document.paths:
+        because = f"[dim]{escape(path.because)}[/]"
+        paths.add_row(_TAKEN[path.taken], escape(path.kernel), because)
+    parts.append(paths)
     if document.candidates:
         columns = ("block", "grid", "regs", "occ. %")
         made = table("variant", "when", "constants", *columns, left=3)

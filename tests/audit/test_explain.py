@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,41 @@ def test_thresholds_are_the_manifest_s(planned: Manifest):
     assert because["forward_small_table"] == "bags are shorter than 21 on average"
 
 
+def test_a_build_that_lacks_a_kernel_or_a_constant_is_explained_all_the_same(planned: Manifest):
+    call = replace(SMALL, optimizer="sgd", multiprocessors=10)
+    for removed in planned.kernels:
+        kernels = {name: k for name, k in planned.kernels.items() if name != removed}
+        fewer = planned.model_copy(update={"kernels": kernels})
+        for kernel in kernels:
+            assert explain(fewer, call, kernel=kernel).kernel == kernel
+    edited = planned.model_copy(deep=True)
+    for _, variant in edited.variants:
+        variant.constants.clear()
+    for kernel in edited.kernels:
+        found = explain(edited, call, kernel=kernel)
+        assert all(c.grid is None or kernel in ONE_ROW_OR_PROGRAM for c in found.candidates)
+
+
+# Their grids need no constant.
+ONE_ROW_OR_PROGRAM = {"advance_counters", "repair_offsets", "update_small_table"}
+
+
+def test_kernels_of_a_name_with_other_axes_are_another_version_s(planned: Manifest):
+    edited = planned.model_copy(deep=True)
+    small = edited.kernels["forward_small_table"]
+    small.axes[2] = small.axes[2].model_copy(update={"name": "height"})
+    with pytest.raises(AuditError, match="has no axis rows: the build is of another version"):
+        explain(edited, SMALL)
+
+
+def test_a_narrow_kernel_that_is_not_known_is_a_note(planned: Manifest):
+    new = planned.kernels["forward_work_stealing"].model_copy(update={"serves": "odd rows"})
+    more = planned.model_copy(update={"kernels": {**planned.kernels, "forward_odd": new}})
+    assert explain(more, SMALL, arch="sm100", kernel="forward").notes == [
+        "forward_odd may run instead, for odd rows"
+    ]
+
+
 def test_launches_of_a_sort(planned: Manifest):
     for rows, passes in ((1, 1), (255, 1), (256, 2), (2**31, 4)):
         (found,) = explain(planned, Call(rows=rows, lookups=5000), kernel="sort_pass").candidates
@@ -274,7 +310,7 @@ def test_the_command_s_options(planned: Manifest, tmp_path: Path):
     update += ["--multiprocessors", "10", "--kernel", "sum_and_update_long_runs"]
     what[3] = "128"
     shown = run("explain", manifest, *what, *update, status=1)
-    assert "runs     sum_and_update_long_runs" in shown
+    assert re.search(r"runs +sum_and_update_long_runs", shown)
     shown = run("explain", manifest, *what, *update, "--fused-long-runs", "never", status=1)
     assert "this call does not launch sum_and_update_long_runs: fused_long_runs is never" in shown
     for options, label in (([], "aligned"), (["--no-aligned"], "generic")):
