@@ -134,7 +134,7 @@ def _kernel_facts(kernel: Kernel) -> Facts:
         "archs": " ".join(kernel.archs),
         "instead of": " ".join(kernel.instead_of),
         "serves": kernel.serves,
-        "source": kernel.source_sha256,
+        "source": kernel.source_sha256[:16],
         "constants of the launcher": " ".join(kernel.constants),
         "bytes of arguments": str(kernel.args_size),
         **axes,
