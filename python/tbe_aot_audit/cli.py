@@ -15,7 +15,9 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 
 from . import tables
-from .compare import check_baseline, compare, make_baseline
+from .baseline import check_baseline, make_baseline, read_baseline
+from .call import CHOICES
+from .compare import compare
 from .document import Document
 from .errors import AuditError
 from .explain import Call, explain
@@ -60,6 +62,10 @@ def _pairs(texts: list[str]) -> dict[str, str]:
         if "=" not in text:
             raise AuditError(f"--axis {text!r}: expected NAME=VALUE, such as bucket=128")
     return pairs
+
+
+def _choices(name: str) -> str:
+    return f"As the module's {name}: {', '.join(CHOICES[name])}."
 
 
 def _emit(document: Document, as_json: bool, render: Callable[[], RenderableType]) -> None:
@@ -146,11 +152,15 @@ def diff(
     before: Annotated[Path, typer.Argument(help="The older build.")],
     after: Annotated[Path, typer.Argument(help="The newer build.")],
     check: Annotated[
-        bool, typer.Option("--check", help="Status 1 if a variant got worse beyond the tolerance.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Status 1 if a variant got worse beyond the tolerance, or something that was served is gone.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare two builds: variants added, removed and changed, sorted by what got worse."""
+    """Compare two builds: what a call runs, and variants added, removed and changed, sorted by what got worse."""
     old, new = open_source(before), open_source(after)
     document = compare(old.manifest, new.manifest, (str(old), str(new)))
     _emit(document, as_json, lambda: tables.comparison(document))
@@ -163,15 +173,20 @@ def baseline(
     build: Annotated[Path, typer.Argument(help="The build to check.")],
     file: Annotated[Path, typer.Argument(help="The baseline.")],
     accept: Annotated[
-        bool, typer.Option("--accept", help="Write the build's numbers into the file instead.")
+        bool,
+        typer.Option(
+            "--accept",
+            help="Write the build's numbers into the file instead; archs that the build has not keep theirs.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check a build against recorded numbers; status 1 if a variant got worse beyond the tolerance."""
+    """Check a build against recorded numbers; status 1 if a variant got worse beyond the tolerance, is not recorded or gone."""
     manifest = open_source(build).manifest
     if accept:
+        kept = read_baseline(file.read_bytes(), str(file)) if file.exists() else None
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(make_baseline(manifest))
+        file.write_bytes(make_baseline(manifest, kept, str(file)))
         typer.echo(
             f"{file}: recorded {sum(1 for _ in manifest.built())} variants of build {manifest.build_id[:16]}"
         )
@@ -191,7 +206,9 @@ def baseline(
 @app.command(name="explain")
 def explain_(
     build: Build = None,
-    kernel: Annotated[str, typer.Option(help="The kernel that is asked about.")] = "forward",
+    kernel: Annotated[
+        str, typer.Option(help="The kernel that is asked about; the one that looks up if absent.")
+    ] = "",
     arch: Annotated[
         str, typer.Option(help="On this arch; the oldest of the build if absent.")
     ] = "",
@@ -206,27 +223,47 @@ def explain_(
     mean: Annotated[
         bool, typer.Option(help="MEAN rather than SUM; matters for the backward.")
     ] = False,
-    aligned: Annotated[bool, typer.Option(help="Rows start at multiples of 16 bytes.")] = True,
+    aligned: Annotated[
+        bool | None,
+        typer.Option(
+            "--aligned/--no-aligned",
+            help="Rows of tables and gradient start at multiples of 16 bytes; as the module lays them out if absent.",
+            show_default=False,
+        ),
+    ] = None,
     mean_length: Annotated[
         float | None, typer.Option(min=0, help="Lookups / bags of the call.")
     ] = None,
     lookups: Annotated[int | None, typer.Option(min=0, help="Lookups of the call.")] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Rows of all tables together.")] = None,
-    gradient: Annotated[str | None, typer.Option(help="Dtype of the output's gradient.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="The optimizer: sgd, adam, ...")] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Bags of a feature, for the grid.")
+    output: Annotated[str, typer.Option(help="Dtype of the output.")] = "float32",
+    gradient: Annotated[
+        str | None, typer.Option(help="Dtype of the output's gradient; the output's if absent.")
     ] = None,
-    features: Annotated[int, typer.Option(min=1, help="Features of the group, for the grid.")] = 1,
+    optimizer: Annotated[str | None, typer.Option(help="The optimizer: sgd, adam, ...")] = None,
+    stochastic_rounding: Annotated[
+        bool, typer.Option(help="Updated rows are rounded stochastically.")
+    ] = False,
+    batch: Annotated[int | None, typer.Option(min=1, help="Bags of a feature.")] = None,
+    features: Annotated[int, typer.Option(min=1, help="Features, all of this dim.")] = 1,
+    multiprocessors: Annotated[
+        int | None, typer.Option(min=1, help="Of the GPU, for the grids of updates.")
+    ] = None,
+    bounds_check: Annotated[str, typer.Option(help=_choices("bounds_check"))] = "warning",
+    fused_checks: Annotated[str, typer.Option(help=_choices("fused_checks"))] = "auto",
+    small_tables: Annotated[str, typer.Option(help=_choices("small_tables"))] = "auto",
+    fused_long_runs: Annotated[str, typer.Option(help=_choices("fused_long_runs"))] = "auto",
+    work_stealing: Annotated[str, typer.Option(help=_choices("work_stealing"))] = "never",
     axis: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="The value of an axis itself; repeatable."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say which variant a call takes and why, from the manifest alone; status 1 if there is none."""
+    """Say which variant a call of the module takes and why, from the manifest alone; status 1 if there is none."""
     call = Call(
         weights=weights,
+        output=output,
         gradient=gradient,
         indices=indices,
         dim=dim,
@@ -237,8 +274,15 @@ def explain_(
         lookups=lookups,
         rows=rows,
         optimizer=optimizer,
+        stochastic_rounding=stochastic_rounding,
         batch=batch,
         features=features,
+        multiprocessors=multiprocessors,
+        bounds_check=bounds_check,
+        fused_checks=fused_checks,
+        small_tables=small_tables,
+        fused_long_runs=fused_long_runs,
+        work_stealing=work_stealing,
         axes=_pairs(axis or []),
     )
     document = explain(open_source(build).manifest, call, kernel=kernel, arch=arch)

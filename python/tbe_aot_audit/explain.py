@@ -1,51 +1,27 @@
 """Which variant a call takes and why, from the manifest alone: the offline half of ``tbe_aot.explain``.
 
-What is known of a call decides axes by their names: the dtype of the weights decides ``weight_dtype``, the dim ``bucket``, and so on. An axis
-that nothing decides stays open, and every variant that is then possible is shown with what would lead to it.
+What is known of a call (``call.py``) decides axes by their names (``rules.py``) and which kernels run at all (``paths.py``). An axis that nothing
+decides stays open, and every variant that is then possible is shown with what would lead to it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
+from .call import Call, Facts, facts_of
 from .document import Document, Part
 from .errors import AuditError
+from .grids import GRIDS, launches_of
 from .manifest import Axis, AxisValue, Kernel, Manifest, Variant
+from .paths import LOOKUP, VERDICTS, Verdict
+from .rules import RULES, Ruling
 
-# As PyTorch and as the kernels name them.
-DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-WIDTHS = {"int32": 32, "int64": 64}
+__all__ = ["Call", "Explained", "explain"]
 WARP = 32
 MOST_ALTERNATIVES = 6
-MOST_ROWS_OF_32_BITS = 2**31
-
-
-@dataclass(frozen=True)
-class Call:
-    """What is known of a call; None is unknown.
-
-    ``lookups`` and ``mean_length`` are of the whole call, ``rows`` of all tables together, ``axes`` are values of axes by name that override
-    the rest. ``formulas`` is the manifest's: the value of the axis ``optimizer`` for each optimizer.
-    """
-
-    weights: str | None = None
-    gradient: str | None = None
-    indices: str | None = None
-    dim: int | None = None
-    weighted: bool = False
-    mean: bool = False
-    aligned: bool = True
-    mean_length: float | None = None
-    lookups: int | None = None
-    rows: int | None = None
-    optimizer: str | None = None
-    batch: int | None = None
-    features: int = 1
-    axes: dict[str, str] = field(default_factory=dict)
-    formulas: dict[str, str] = field(default_factory=dict)
 
 
 class Decision(Part):
@@ -58,7 +34,10 @@ class Decision(Part):
 
 
 class Candidate(Part):
-    """A variant that the call takes, with the values of open axes that lead to it; ``grid`` is None where it depends on more than is known."""
+    """A variant that the call takes, with the values of open axes that lead to it.
+
+    ``grid`` and ``launches``, how often it is launched, are None where they depend on more than is known.
+    """
 
     variant: str
     arch: str
@@ -67,6 +46,7 @@ class Candidate(Part):
     served_by_another_cell: bool
     block: int
     grid: tuple[int, int, int] | None
+    launches: int | None
     constants: dict[str, bool | int | str]
     registers: int | None
     occupancy: float | None
@@ -83,10 +63,19 @@ class Alternative(Part):
     occupancy: float | None
 
 
+class Path(Part):
+    """A kernel that runs in the call, or instead of one that does; ``taken`` is None where that is open."""
+
+    kernel: str
+    taken: bool | None
+    because: str
+
+
 class Explained(Document):
     """The result of ``explain``.
 
-    ``problem`` says why the call has no variant, if it has none; ``notes`` which other kernels may run instead.
+    ``candidates`` are what the call launches of the kernel: none where it does not run, and ``problem`` says why. ``paths`` are the kernel and
+    those that run instead of it or that it runs instead of; ``notes`` are other kernels of which the manifest says so.
     """
 
     document: Literal["explain"] = "explain"
@@ -94,6 +83,7 @@ class Explained(Document):
     profile: str
     arch: str
     kernel: str
+    paths: list[Path]
     decisions: list[Decision]
     open_axes: list[str]
     candidates: list[Candidate]
@@ -102,176 +92,155 @@ class Explained(Document):
     problem: str | None
 
 
-def _dtype(name: str, what: str) -> str:
-    found = DTYPES.get(name, name)
-    if found not in DTYPES.values():
-        raise AuditError(f"{what} {name!r}: allowed are {', '.join([*DTYPES, *DTYPES.values()])}")
-    return found
-
-
-def _weight_dtype(call: Call, _: Axis) -> tuple[AxisValue, str] | None:
-    if call.weights is None:
-        return None
-    return _dtype(call.weights, "dtype of the weights"), "the dtype of the weights"
-
-
-def _gradient_dtype(call: Call, _: Axis) -> tuple[AxisValue, str] | None:
-    gradient = _dtype(call.gradient or "fp32", "dtype of the gradient")
-    weights = _dtype(call.weights, "dtype of the weights") if call.weights else gradient
-    if gradient not in {"fp32", weights}:
-        return "fp32", f"a gradient of {gradient} is widened to fp32 beside weights of {weights}"
-    return gradient, "the dtype of the output's gradient"
-
-
-def _index_width(call: Call, _: Axis) -> tuple[AxisValue, str] | None:
-    if call.indices is None:
-        return None
-    if call.indices not in WIDTHS:
-        raise AuditError(f"dtype of the indices {call.indices!r}: allowed are {', '.join(WIDTHS)}")
-    return WIDTHS[call.indices], "the dtype of the indices"
-
-
-def _bucket(call: Call, axis: Axis) -> tuple[AxisValue, str] | None:
-    if call.dim is None:
-        return None
-    sizes = sorted(value for value in axis.values if isinstance(value, int))
-    for size in sizes:
-        if size >= call.dim:
-            return size, f"the smallest bucket that holds dim {call.dim}"
-    # No value: the caller says what there is.
-    return call.dim, f"dim {call.dim}"
-
-
-def _weighted(call: Call, _: Axis) -> tuple[AxisValue, str] | None:
-    return (
-        call.weighted,
-        "per-sample weights are given" if call.weighted else "no per-sample weights",
-    )
-
-
-def _factored(call: Call, _: Axis) -> tuple[AxisValue, str] | None:
-    factored = call.weighted or call.mean
-    why = (
-        "per-sample weights or MEAN give each lookup a factor"
-        if factored
-        else "SUM without per-sample weights: no factors"
-    )
-    return factored, why
-
-
-def _aligned(call: Call, _: Axis) -> tuple[AxisValue, str] | None:
-    if call.aligned:
-        return (
-            True,
-            "rows start at multiples of 16 bytes, as the module and padded tables have them",
-        )
-    return False, "rows do not start at multiples of 16 bytes"
-
-
-def _checked(_: Call, axis: Axis) -> tuple[AxisValue, str] | None:
-    return axis.values[0], "indices are trusted, or checked before; ask for others by the axis"
-
-
-def _key_width(call: Call, _: Axis) -> tuple[AxisValue, str] | None:
-    if call.rows is None:
-        return None
-    # One more row stands for pruned lookups.
-    width = 32 if call.rows + 1 < MOST_ROWS_OF_32_BITS else 64
-    return width, f"{call.rows} rows in all tables together"
-
-
-def _optimizer(call: Call, _: Axis) -> tuple[AxisValue, str] | None:
-    if call.optimizer is None:
-        return None
-    # Some share a formula: SGD and row-wise Adagrad are one kernel, without branches.
-    formula = call.formulas.get(call.optimizer, call.optimizer)
-    return formula, f"the optimizer {call.optimizer}"
-
-
-RULES: dict[str, Callable[[Call, Axis], tuple[AxisValue, str] | None]] = {
-    "weight_dtype": _weight_dtype,
-    "gradient_dtype": _gradient_dtype,
-    "index_width": _index_width,
-    "bucket": _bucket,
-    "weighted": _weighted,
-    "factored": _factored,
-    "aligned": _aligned,
-    "checked": _checked,
-    "key_width": _key_width,
-    "optimizer": _optimizer,
-}
-# A constant that ends an axis value's range, the quantity that it is compared with, and the words for it.
-THRESHOLDS: dict[str, tuple[Callable[[Call], float | None], str]] = {
-    "MEAN_LENGTH_BELOW": (lambda call: call.mean_length, "mean bag length"),
-    "LOOKUPS_BELOW": (lambda call: call.lookups, "number of lookups"),
-}
-
-
-def explain(
-    manifest: Manifest, call: Call, *, kernel: str = "forward", arch: str = ""
-) -> Explained:
+def explain(manifest: Manifest, call: Call, *, kernel: str = "", arch: str = "") -> Explained:
     """Which variants a call takes on an arch, and why.
 
     Args:
         manifest: of the build.
         call: what is known of the call.
-        kernel: the kernel that is asked about.
-        arch: the arch; the first of the build if empty.
+        kernel: the kernel that is asked about; the one that looks up if empty.
+        arch: the arch; the oldest of the build if empty.
 
     Raises:
         AuditError: the build has no such kernel or arch, or a value means nothing.
     """
-    if kernel not in manifest.kernels:
-        raise AuditError(f"kernel {kernel!r}: this build has {', '.join(sorted(manifest.kernels))}")
+    name = kernel or LOOKUP
+    if name not in manifest.kernels:
+        raise AuditError(f"kernel {name!r}: this build has {', '.join(sorted(manifest.kernels))}")
     arch = arch or min(manifest.archs, key=lambda name: manifest.archs[name].compute_capability)
     if arch not in manifest.archs:
         raise AuditError(f"arch {arch!r}: this build has {', '.join(sorted(manifest.archs))}")
-    found = manifest.kernels[kernel]
-    unknown = [name for name in call.axes if name not in {axis.name for axis in found.axes}]
+    facts = facts_of(manifest, arch, name, call)
+    # Axes are those of one kernel.
+    if not kernel and not call.axes:
+        taken = [path.kernel for path in _paths(facts, name) if path.taken]
+        name = taken[0] if taken else name
+        facts = replace(facts, kernel=name)
+    found = manifest.kernels[name]
+    unknown = [axis for axis in call.axes if axis not in {own.name for own in found.axes}]
     if unknown:
         names = ", ".join(axis.name for axis in found.axes) or "none"
-        raise AuditError(f"axis {unknown[0]!r}: the axes of {kernel} are {names}")
-    call = replace(call, formulas=manifest.optimizers)
-    return _Explainer(manifest, found, kernel, arch, call).run()
+        raise AuditError(f"axis {unknown[0]!r}: the axes of {name} are {names}")
+    return _Explainer(facts, found).run()
+
+
+def _verdict(facts: Facts, kernel: str) -> Verdict | None:
+    """None for a kernel that this tool does not know."""
+    return VERDICTS[kernel](facts) if kernel in VERDICTS else None
+
+
+def _family(manifest: Manifest, name: str) -> list[str]:
+    """The kernel, what it runs instead of, and all that run instead of those."""
+    general = set(manifest.kernels[name].instead_of) or {name}
+    return [
+        other
+        for other, kernel in manifest.kernels.items()
+        if other in general or general & set(kernel.instead_of)
+    ]
+
+
+def _paths(facts: Facts, name: str) -> list[Path]:
+    verdicts = {other: _verdict(facts, other) for other in _family(facts.manifest, name)}
+    return [
+        Path(kernel=other, taken=verdict.taken, because=verdict.because)
+        for other, verdict in verdicts.items()
+        if verdict is not None
+    ]
+
+
+def _asked_value(axis: Axis, text: str) -> AxisValue:
+    names = {str(value).lower(): value for value in axis.values}
+    names |= dict(zip(axis.labels, axis.values, strict=True))
+    if text not in names:
+        raise AuditError(f"axis {axis.name} has no value {text!r}: {', '.join(axis.labels)}")
+    return names[text]
+
+
+def _value_of(axis: Axis, found: AxisValue) -> AxisValue | None:
+    """The axis' value for a value or a label; None if it has none."""
+    for value, label in zip(axis.values, axis.labels, strict=True):
+        if found == label or (found == value and type(found) is type(value)):
+            return value
+    return None
 
 
 class _Explainer:
-    def __init__(
-        self, manifest: Manifest, kernel: Kernel, name: str, arch: str, call: Call
-    ) -> None:
-        self.manifest = manifest
+    def __init__(self, facts: Facts, kernel: Kernel) -> None:
+        self.call = facts.call
+        self.manifest = facts.manifest
         self.kernel = kernel
-        self.name = name
-        self.arch = arch
-        self.call = call
-        self.variants = kernel.on(arch)
+        self.name = facts.kernel
+        self.arch = facts.arch
+        self.asked = {
+            axis.name: _asked_value(axis, self.call.axes[axis.name])
+            for axis in kernel.axes
+            if axis.name in self.call.axes
+        }
+        self.facts = facts.assign(kernel, self.asked)
+        self.variants = kernel.on(self.arch)
         self.decisions: list[Decision] = []
 
     def run(self) -> Explained:
-        decided: dict[str, AxisValue] = {}
+        rulings = {axis.name: self._rule(axis, self.facts) for axis in self.kernel.axes}
+        domains = []
+        for axis in self.kernel.axes:
+            ruling = rulings[axis.name]
+            value = None if ruling is None else _value_of(axis, ruling[0])
+            if ruling is not None and value is None:
+                problem = f"axis {axis.name} has no value for {ruling[1]}: it has {', '.join(map(str, axis.values))}"
+                return self._result([], [], [], problem)
+            domains.append(list(axis.values) if value is None else [value])
+        if not self.variants:
+            return self._result([], [], [], f"{self.name} is not compiled for {self.arch}")
+        verdict = _verdict(self.facts, self.name)
+        if verdict is not None and verdict.taken is False:
+            problem = f"this call does not launch {self.name}: {verdict.because}"
+            return self._result([], [], [], problem)
+        names = [axis.name for axis in self.kernel.axes]
+        fitting = [
+            chosen
+            for values in itertools.product(*domains)
+            if self._fits(chosen := dict(zip(names, values, strict=True)))
+        ]
+        if not fitting:
+            return self._result([], [], [], "no combination of axes fits what was said")
         open_axes = []
         for axis in self.kernel.axes:
-            choice = self._decide(axis)
-            if choice is None:
+            if len({chosen[axis.name] for chosen in fitting}) > 1:
                 open_axes.append(axis)
                 continue
-            value, because = choice
-            if value not in axis.values or type(value) is not type(
-                axis.values[axis.values.index(value)]
-            ):
-                problem = f"axis {axis.name} has no value for {because}: it has {', '.join(map(str, axis.values))}"
-                return self._result([], open_axes, [], problem)
-            decided[axis.name] = value
-            self._record(axis, value, because)
-        if not self.variants:
-            return self._result([], open_axes, [], f"{self.name} is not compiled for {self.arch}")
-        decided, open_axes = self._by_threshold(decided, open_axes)
+            ruling = rulings[axis.name] or self._rule(
+                axis, self.facts.assign(self.kernel, fitting[0])
+            )
+            because = "nothing else fits" if ruling is None else ruling[1]
+            self._record(axis, fitting[0][axis.name], because)
+        return self._answer(fitting, open_axes)
+
+    def _rule(self, axis: Axis, facts: Facts) -> Ruling:
+        if axis.name in self.asked:
+            return self.asked[axis.name], "as asked"
+        rule = RULES.get(axis.name)
+        return None if rule is None else rule(facts, axis)
+
+    def _fits(self, chosen: dict[str, AxisValue]) -> bool:
+        """Whether the rules say the same of a call with these values, and whether it launches the kernel."""
+        facts = self.facts.assign(self.kernel, chosen)
+        for axis in self.kernel.axes:
+            ruling = self._rule(axis, facts)
+            if ruling is not None and _value_of(axis, ruling[0]) != chosen[axis.name]:
+                return False
+        verdict = _verdict(facts, self.name)
+        return verdict is None or verdict.taken is not False
+
+    def _record(self, axis: Axis, value: AxisValue, because: str) -> None:
+        label = axis.labels[axis.values.index(value)]
+        self.decisions.append(Decision(axis=axis.name, value=value, label=label, because=because))
+
+    def _answer(self, fitting: list[dict[str, AxisValue]], open_axes: list[Axis]) -> Explained:
         candidates: list[Candidate] = []
         problems: list[str] = []
-        for values in itertools.product(*(axis.values for axis in open_axes)):
-            when = dict(zip((axis.name for axis in open_axes), values, strict=True))
-            axes = {**decided, **when}
-            cell = self.kernel.cell_of({axis.name: axes[axis.name] for axis in self.kernel.axes})
+        for chosen in fitting:
+            cell = self.kernel.cell_of(chosen)
             number = self.kernel.cells[cell]
             if not 0 <= number < len(self.variants):
                 reason = next(
@@ -280,73 +249,20 @@ class _Explainer:
                 problems.append(f"no operator asks for this combination: {reason}")
                 continue
             variant = self.variants[number]
+            when = {axis.name: chosen[axis.name] for axis in open_axes}
             candidates.append(self._candidate(variant, when, served=variant.cell != cell))
             if not variant.built:
                 problems.append(self._left_out(variant))
         # With axes open, one candidate that is built answers the question.
         found = any(candidate.built for candidate in candidates)
-        alternatives = [] if open_axes else list(self._alternatives(decided))
+        alternatives = [] if open_axes else list(self._alternatives(fitting[0]))
         reasons = None if found else "; ".join(dict.fromkeys(problems))
         return self._result(candidates, open_axes, alternatives, reasons)
-
-    def _decide(self, axis: Axis) -> tuple[AxisValue, str] | None:
-        if axis.name in self.call.axes:
-            text = self.call.axes[axis.name]
-            names = {str(value).lower(): value for value in axis.values}
-            names |= dict(zip(axis.labels, axis.values, strict=True))
-            if text not in names:
-                raise AuditError(
-                    f"axis {axis.name} has no value {text!r}: {', '.join(axis.labels)}"
-                )
-            return names[text], "as asked"
-        rule = RULES.get(axis.name)
-        return None if rule is None else rule(self.call, axis)
-
-    def _record(self, axis: Axis, value: AxisValue, because: str) -> None:
-        label = axis.labels[axis.values.index(value)]
-        self.decisions.append(Decision(axis=axis.name, value=value, label=label, because=because))
-
-    def _by_threshold(
-        self, decided: dict[str, AxisValue], open_axes: list[Axis]
-    ) -> tuple[dict[str, AxisValue], list[Axis]]:
-        """Decide the axis whose values end at a constant, as the planner does: from the last value to the first, which serves the rest."""
-        names = [name for name in THRESHOLDS if name in self.kernel.constants]
-        if len(open_axes) != 1 or not names:
-            return decided, open_axes
-        (axis,) = open_axes
-        quantity, words = THRESHOLDS[names[0]]
-        value = quantity(self.call)
-        if value is None:
-            return decided, open_axes
-        ends = []
-        for choice in [*reversed(axis.values[1:]), axis.values[0]]:
-            cell = self.kernel.cell_of({**decided, axis.name: choice})
-            number = self.kernel.cells[cell]
-            end = (
-                self.variants[number].constants[names[0]] if 0 <= number < len(self.variants) else 0
-            )
-            if isinstance(end, int) and value < end:
-                because = f"the {words}, {value:g}, is below {end}"
-                break
-            if isinstance(end, int) and end:
-                ends.append(end)
-        else:
-            choice = axis.values[0]
-            because = (
-                f"the {words}, {value:g}, is {max(ends)} or more"
-                if ends
-                else "one serves all of this bucket"
-            )
-        self._record(axis, choice, because)
-        return {**decided, axis.name: choice}, []
 
     def _candidate(
         self, variant: Variant, when: dict[str, AxisValue], *, served: bool
     ) -> Candidate:
-        bags = variant.constants.get("BAGS")
-        grid = None
-        if self.name == "forward" and self.call.batch is not None and isinstance(bags, int):
-            grid = (-(-self.call.batch // bags), self.call.features, 1)
+        grid = GRIDS[self.name](self.facts, variant) if self.name in GRIDS else None
         code = variant.code
         return Candidate(
             variant=variant.name,
@@ -356,6 +272,7 @@ class _Explainer:
             served_by_another_cell=served,
             block=WARP * variant.num_warps,
             grid=grid,
+            launches=launches_of(self.facts, variant),
             constants=variant.constants,
             registers=None if code is None else code.registers,
             occupancy=None if code is None else code.occupancy.percent,
@@ -424,6 +341,7 @@ class _Explainer:
             profile=self.manifest.profile,
             arch=self.arch,
             kernel=self.name,
+            paths=_paths(self.facts, self.name),
             decisions=self.decisions,
             open_axes=[axis.name for axis in open_axes],
             candidates=candidates,
@@ -431,7 +349,7 @@ class _Explainer:
             notes=[
                 f"{name} may run instead, for {kernel.serves}"
                 for name, kernel in self.manifest.kernels.items()
-                if self.name in kernel.instead_of and kernel.on(self.arch)
+                if self.name in kernel.instead_of and kernel.on(self.arch) and name not in VERDICTS
             ],
             problem=problem,
         )

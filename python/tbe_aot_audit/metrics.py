@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from .document import Part
 from .manifest import Code
 
 
@@ -38,8 +39,25 @@ class Metric:
         return change > self.absolute and change > self.relative * before
 
 
+class Change(Part):
+    """One metric of a variant before and after; ``worse`` if it became worse, ``intolerable`` if beyond the tolerance."""
+
+    metric: str
+    before: float
+    after: float
+    worse: bool
+    intolerable: bool
+
+
 def _widest(widths: dict[str, int]) -> float:
     return max(map(int, widths), default=0)
+
+
+def _mean_width(widths: dict[str, int]) -> float:
+    """In bytes, to a hundredth: falls when many accesses narrow and one stays wide."""
+    count = sum(widths.values())
+    total = sum(int(width) * number for width, number in widths.items())
+    return round(total / count, 2) if count else 0
 
 
 METRICS = (
@@ -60,10 +78,26 @@ METRICS = (
         weight=5,
     ),
     Metric(
+        "mean_load_bytes",
+        "mean bytes of a global load",
+        lambda code: _mean_width(code.sass.global_load_bytes),
+        "less",
+        relative=0.1,
+        weight=5,
+    ),
+    Metric(
         "store_bytes",
         "widest global store",
         lambda code: _widest(code.sass.global_store_bytes),
         "less",
+        weight=4,
+    ),
+    Metric(
+        "mean_store_bytes",
+        "mean bytes of a global store",
+        lambda code: _mean_width(code.sass.global_store_bytes),
+        "less",
+        relative=0.1,
         weight=4,
     ),
     Metric("occupancy", "occupancy %", lambda code: code.occupancy.percent, "less", weight=4),
@@ -95,7 +129,17 @@ METRICS = (
         relative=0.1,
         weight=1,
     ),
+    Metric("code_bytes", "bytes of machine code", lambda code: code.code_bytes),
+    Metric("loads", "global loads", lambda code: sum(code.sass.global_load_bytes.values())),
+    Metric("stores", "global stores", lambda code: sum(code.sass.global_store_bytes.values())),
+    Metric(
+        "shared_accesses",
+        "shared loads and stores",
+        lambda code: code.sass.shared_loads + code.sass.shared_stores,
+    ),
+    Metric("calls", "calls", lambda code: code.sass.calls),
     Metric("barriers", "named barriers", lambda code: code.barriers),
+    Metric("syncs", "barrier instructions", lambda code: code.sass.barriers),
     Metric(
         "atomics",
         "atomics",
@@ -110,3 +154,20 @@ METRICS = (
 def measure(code: Code) -> dict[str, float]:
     """All metrics of a variant by name; whole numbers where they are whole."""
     return {metric.name: metric.read(code) for metric in METRICS}
+
+
+def changes_of(before: dict[str, float], after: dict[str, float]) -> list[Change]:
+    """The metrics that differ; only those that both have."""
+    return [
+        Change(
+            metric=metric.name,
+            before=before[metric.name],
+            after=after[metric.name],
+            worse=metric.worsening(before[metric.name], after[metric.name]) > 0,
+            intolerable=metric.intolerable(before[metric.name], after[metric.name]),
+        )
+        for metric in METRICS
+        if metric.name in before
+        and metric.name in after
+        and before[metric.name] != after[metric.name]
+    ]

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from .compare import BaselineResult, Comparison
+from .baseline import BaselineResult
+from .compare import Comparison
 from .document import DOCUMENT_VERSION, Document
 from .explain import Explained
 from .listing import Listing, Shown

@@ -12,11 +12,13 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from .compare import BaselineResult, ChangedVariant, Comparison
+from .baseline import BaselineResult
+from .compare import ChangedVariant, Comparison
+from .differences import CellChange, Difference
 from .explain import Explained
 from .listing import Entry, Listing, Shown
 from .manifest import Variant
-from .metrics import METRICS
+from .metrics import METRICS, Change
 from .verify import MOST_LISTED, Verification
 
 MIB = 2**20
@@ -26,6 +28,11 @@ _MARKS = {
     "passed": "[green]passed[/]",
     "failed": "[bold red]FAILED[/]",
     "not applicable": "[dim]n/a[/]",
+}
+_TAKEN = {
+    True: "[green]runs[/]",
+    False: "[dim]does not run[/]",
+    None: "[yellow]may run[/]",
 }
 MOST_CHANGED = 40
 
@@ -247,16 +254,20 @@ def verification(document: Verification) -> RenderableType:
     return Group(*head, made, *findings, verdict)
 
 
-def _values(variant: ChangedVariant) -> Iterable[str]:
-    for change in variant.changes:
+def _metric_changes(changes: list[Change]) -> Iterable[str]:
+    for change in changes:
         style = "red" if change.intolerable else "yellow" if change.worse else "green"
         if not change.worse and _direction(change.metric) is None:
             style = "dim"
         yield (
             f"[{style}]{_TITLES[change.metric]} {number(change.before)} -> {number(change.after)}[/]"
         )
+
+
+def _values(variant: ChangedVariant) -> Iterable[str]:
+    yield from _metric_changes(variant.changes)
     for name, (before, after) in variant.settings.items():
-        yield f"{name} {before} -> {after}"
+        yield escape(f"{name} {before} -> {after}")
 
 
 def _direction(name: str) -> str | None:
@@ -272,12 +283,36 @@ def changed(changes: list[ChangedVariant], title: str) -> Table:
     return made
 
 
+def _differences(found: list[Difference]) -> Table:
+    made = table("of", "what", "before", "after", title="what decides what a call runs", left=4)
+    for difference in found:
+        values = (difference.before or "none", difference.after or "none")
+        row = (difference.subject, difference.what, *values)
+        made.add_row(*map(escape, row), style="red" if difference.worse else None)
+    return made
+
+
+def _cells(found: list[CellChange]) -> Table:
+    hidden = len(found) - MOST_CHANGED
+    title = "cells that lead elsewhere" + (f" ({hidden} more in --json)" if hidden > 0 else "")
+    made = table("kernel", "arch", "before", "after", "cells", title=title, left=4)
+    for change in found[:MOST_CHANGED]:
+        numbers = ", ".join(_metric_changes(change.changes))
+        after = escape(change.after) + (f": {numbers}" if numbers else "")
+        names = map(escape, (change.kernel, change.arch, change.before))
+        style = "red" if change.lost else None
+        made.add_row(*names, after, str(len(change.cells)), style=style)
+    return made
+
+
 def comparison(document: Comparison) -> RenderableType:
     """What differs between two builds."""
     worse = sum(variant.intolerable for variant in document.changed)
+    lost = sum(len(change.cells) for change in document.cells if change.lost)
     counts = (
         f"{len(document.added)} added, {len(document.removed)} removed, {len(document.changed)} changed ({worse} worse beyond"
-        f" the tolerance), {document.unchanged} unchanged"
+        f" the tolerance), {document.unchanged} unchanged; {sum(len(change.cells) for change in document.cells)} cells lead"
+        f" elsewhere ({lost} to no kernel), {len(document.differences)} other differences"
     )
     parts: list[RenderableType] = [
         f"before: {escape(document.before)}, build {document.before_build_id[:16]}",
@@ -290,6 +325,10 @@ def comparison(document: Comparison) -> RenderableType:
         for arch, (old, new) in document.pack_bytes.items()
         if old != new
     ]
+    if document.differences:
+        parts.append(_differences(document.differences))
+    if document.cells:
+        parts.append(_cells(document.cells))
     for title, names in (("added", document.added), ("removed", document.removed)):
         if names:
             shown_names = ", ".join(f"{name.name} ({name.arch})" for name in names[:MOST_CHANGED])
@@ -317,11 +356,18 @@ def explained(document: Explained) -> RenderableType:
     for axis in document.open_axes:
         why.add_row(axis, "open", "nothing that was said decides it")
     parts.append(why)
+    paths = Table(show_header=False, box=None, pad_edge=False)
+    for path in document.paths:
+        because = f"[dim]{escape(path.because)}[/]"
+        paths.add_row(_TAKEN[path.taken], escape(path.kernel), because)
+    parts.append(paths)
     if document.candidates:
         columns = ("block", "grid", "regs", "occ. %")
         made = table("variant", "when", "constants", *columns, left=3)
         for found in document.candidates:
             grid = " x ".join(map(str, found.grid)) if found.grid else ""
+            if found.launches is not None and found.launches > 1:
+                grid = f"{found.launches} times {grid}"
             costs = (
                 (str(found.registers), number(found.occupancy or 0)) if found.built else ("", "")
             )
@@ -367,4 +413,7 @@ def baseline(document: BaselineResult) -> RenderableType:
         f"{len(document.worse)} worse, {document.better} changed within the tolerance or better, {document.unchanged} unchanged,"
         f" {len(document.unrecorded)} not in the baseline, {len(document.gone)} only there; {escape(document.baseline)}"
     )
+    if document.other_archs:
+        parts.append(f"not compared, this build has none of it: {', '.join(document.other_archs)}")
+    parts += [f"[bold red]{escape(advice)}[/]" for advice in document.advice]
     return Group(*parts)

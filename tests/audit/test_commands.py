@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tbe_aot_audit import cli
-from tbe_aot_audit.compare import make_baseline
+from tbe_aot_audit.baseline import make_baseline
 from tbe_aot_audit.errors import AuditError
 from tbe_aot_audit.manifest import parse_manifest
 from tbe_aot_audit.schema import documents_schema
@@ -209,6 +211,119 @@ def test_diff(wheel: Path, files: Files, tmp_path: Path):
     run("diff", other, wheel, "--check")
 
 
+Edit = Callable[[dict[str, Any]], Any]
+
+
+def scale_of(manifest: dict[str, Any], name: str = VARIANT) -> dict[str, Any]:
+    """A variant on sm90."""
+    found: list[dict[str, Any]] = manifest["kernels"]["scale"]["variants"]
+    return next(v for v in found if (v["name"], v["arch"]) == (name, "sm90"))
+
+
+def lead_elsewhere(manifest: dict[str, Any]) -> None:
+    cells = manifest["kernels"]["scale"]["cells"]
+    cells[scale_of(manifest)["cell"]] = cells[scale_of(manifest, "scale__fp16_64_short")["cell"]]
+
+
+def rename_and_spill(manifest: dict[str, Any]) -> None:
+    scale_of(manifest).update(name="scale__renamed", spill_bytes=500)
+
+
+def without_a_reason(manifest: dict[str, Any]) -> None:
+    manifest["kernels"]["scale"]["excluded"] = []
+
+
+def refuse(manifest: dict[str, Any]) -> None:
+    kernel = manifest["kernels"]["scale"]
+    cell = scale_of(manifest)["cell"]
+    kernel["cells"][cell] = -1
+    kernel["excluded"].append({"cell": cell, "reason": "no more"})
+
+
+def narrow(manifest: dict[str, Any]) -> None:
+    wide = manifest["kernels"]["scale"]["variants"][0]["sass"]["global_load_bytes"]
+    scale_of(manifest)["sass"]["global_load_bytes"] = {"16": 1, "2": 50} | dict.fromkeys(wide, 1)
+
+
+def first_parameter(manifest: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = manifest["kernels"]["scale"]["params"][0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("edit", "says", "fails"),
+    [
+        pytest.param(lead_elsewhere, "scale__fp16_64_short", True, id="cell"),
+        pytest.param(refuse, "refused: no more", True, id="refused"),
+        pytest.param(without_a_reason, "refused: no reason", False, id="reasons"),
+        pytest.param(lambda m: m.update(optimizers={"sgd": "adam"}), "optimizer sgd", False, id="optimizers"),
+        pytest.param(lambda m: m.update(profile="small"), "small", False, id="profile"),
+        pytest.param(lambda m: first_parameter(m).update(type="*i8"), "parameter output", False, id="parameter"),
+        pytest.param(lambda m: scale_of(m).update(enable_fp_fusion=True), "enable_fp_fusion False -> True", False, id="fusion"),
+        pytest.param(lambda m: scale_of(m).update(budget={"registers": 255}), "budget of registers", False, id="budget"),
+        pytest.param(lambda m: scale_of(m).update(row_loads=[{"bytes": 8, "min_count": 3, "forbid_narrow": False}]), "3 of 8 bytes", False, id="row-loads"),
+        pytest.param(lambda m: scale_of(m).update(spill_bytes=8), "spilled bytes 0 -> 8", True, id="numbers"),
+        pytest.param(lambda m: scale_of(m).update(entry="other"), "entry scale_kernel -> other", False, id="entry"),
+        pytest.param(lambda m: m["archs"]["sm90"].update(least_driver="999.1"), "999.1", True, id="driver"),
+        pytest.param(lambda m: m["kernels"]["scale"].update(source_sha256="1" * 64), "1" * 16, False, id="source"),
+        pytest.param(lambda m: m["kernels"].pop("fill"), "kernel fill", True, id="kernel"),
+        pytest.param(rename_and_spill, "scale__renamed", True, id="renamed"),
+        pytest.param(narrow, "mean bytes of a global load", True, id="narrow"),
+    ],
+)  # fmt: skip
+def test_diff_sees_what_a_call_runs(
+    wheel: Path, files: Files, tmp_path: Path, edit: Edit, says: str, fails: bool
+):
+    other = write_wheel(tmp_path / "other.whl", edit_manifest(files, edit))
+    assert says in " ".join(run("diff", wheel, other).split())
+    document("diff", wheel, other, "--check", status=int(fails))
+
+
+def test_a_lost_optimizer_or_arch_fails_the_check(wheel: Path, files: Files, tmp_path: Path):
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["optimizers"] = {"sgd": "rowwise"}
+
+    more = write_wheel(tmp_path / "more.whl", edit_manifest(files, change))
+    run("diff", wheel, more, "--check")
+    found = document("diff", more, wheel, "--check", status=1)
+    (lost,) = found["differences"]
+    assert (lost["what"], lost["before"], lost["after"]) == ("optimizer sgd", "rowwise", None)
+    one = write_wheel(tmp_path / "one.whl", of_one_arch(files, "sm90"))
+    assert "arch sm100" in run("diff", wheel, one, "--check", status=1)
+    run("diff", one, wheel, "--check")
+
+
+def test_cells_of_a_kernel_with_another_axis_are_matched(wheel: Path, files: Files, tmp_path: Path):
+    def change(manifest: dict[str, Any]) -> None:
+        kernel = manifest["kernels"]["scale"]
+        axis = {"name": "level", "values": [0, 1], "labels": ["l0", "l1"], "doc": ""}
+        kernel["axes"].append(axis)
+        kernel["cells"] = [number for number in kernel["cells"] for _ in axis["values"]]
+        for variant in kernel["variants"]:
+            variant["axes"]["level"] = 0
+            variant["cell"] *= 2
+        kernel["excluded"] = [
+            {**excluded, "cell": 2 * excluded["cell"] + level}
+            for excluded in kernel["excluded"]
+            for level in (0, 1)
+        ]
+
+    more = write_wheel(tmp_path / "more.whl", edit_manifest(files, change))
+    found = document("diff", wheel, more, "--check")
+    assert found["cells"] == []
+    assert [difference["what"] for difference in found["differences"]] == ["axis level"]
+    assert document("diff", more, wheel, "--check")["cells"] == []
+
+
+def of_one_arch(files: Files, arch: str) -> Files:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["archs"] = {arch: manifest["archs"][arch]}
+        for kernel in manifest["kernels"].values():
+            kernel["variants"] = [v for v in kernel["variants"] if v["arch"] == arch]
+
+    return edit_manifest(files, change)
+
+
 def test_baseline(wheel: Path, files: Files, tmp_path: Path):
     record = tmp_path / "baseline.json"
     with pytest.raises(AuditError, match="record one with --accept"):
@@ -225,8 +340,60 @@ def test_baseline(wheel: Path, files: Files, tmp_path: Path):
     assert found["gone"] == ["fill on sm90"]
     run("baseline", other, record, "--accept")
     run("baseline", other, record)
-    back = document("baseline", wheel, record)
-    assert [v["name"] for v in back["unrecorded"]] == ["fill"]
+
+
+def test_a_baseline_has_every_variant_and_no_other(wheel: Path, files: Files, tmp_path: Path):
+    record = tmp_path / "baseline.json"
+    fewer = write_wheel(
+        tmp_path / "fewer.whl", edit_manifest(files, lambda m: m["kernels"].pop("fill"))
+    )
+    run("baseline", fewer, record, "--accept")
+    found = document("baseline", wheel, record, status=1)
+    assert [v["name"] for v in found["unrecorded"]] == ["fill"]
+    assert "1 variants of the build are not in the baseline: if that is meant, record" in run(
+        "baseline", wheel, record, status=1
+    )
+    run("baseline", wheel, record, "--accept")
+    assert document("baseline", fewer, record, status=1)["gone"] == ["fill on sm90"]
+    assert "1 variants of the baseline are not in the build" in run(
+        "baseline", fewer, record, status=1
+    )
+
+
+def test_a_build_of_one_arch_keeps_the_rows_of_the_other(wheel: Path, files: Files, tmp_path: Path):
+    record = tmp_path / "baseline.json"
+    run("baseline", wheel, record, "--accept")
+    whole = record.read_bytes()
+    one = write_wheel(tmp_path / "one.whl", of_one_arch(files, "sm90"))
+    found = document("baseline", one, record)
+    assert (found["unchanged"], found["other_archs"]) == (6, ["sm100"])
+    assert "not compared, this build has none of it: sm100" in run("baseline", one, record)
+    run("baseline", one, record, "--accept")
+    assert record.read_bytes() == whole
+    record.unlink()
+    run("baseline", one, record, "--accept")
+    assert len(document("baseline", wheel, record, status=1)["unrecorded"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda b: b.update(variants={}), "holds no variant: nothing can be held against it"),
+        (lambda b: b["variants"].update(sm100={}), "holds no variant of sm100"),
+        (lambda b: b.update(columns=[], variants={a: {n: [] for n in v} for a, v in b["variants"].items()}), "lacks spill_bytes, "),
+        (lambda b: b.update(profile="ci"), "holds the profile ci, this build is of full"),
+        (lambda b: b.update(version=0), "has version 0, this tool reads 1"),
+        (lambda b: b["variants"]["sm90"].update(fill=[math.nan] * len(b["columns"])), "nan is no number"),
+    ],
+)  # fmt: skip
+def test_a_baseline_that_holds_nothing(wheel: Path, tmp_path: Path, edit: Edit, says: str):
+    record = tmp_path / "baseline.json"
+    run("baseline", wheel, record, "--accept")
+    found = json.loads(record.read_bytes())
+    edit(found)
+    record.write_text(json.dumps(found))
+    with pytest.raises(AuditError, match=says):
+        run("baseline", wheel, record)
 
 
 def test_the_committed_schema_is_the_documents_one():

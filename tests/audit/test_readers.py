@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from aot_build.cubin import read_params, read_resource_usage
 from aot_build.pack import ENTRY, HEADER, decode_index, encode_pack
-from tbe_aot_audit.compare import compare, make_baseline, read_baseline
+from tbe_aot_audit.baseline import make_baseline, read_baseline
+from tbe_aot_audit.compare import compare
 from tbe_aot_audit.cubin import read_cubin
 from tbe_aot_audit.elf import Elf
 from tbe_aot_audit.errors import AuditError

@@ -66,7 +66,7 @@
       tile(`${text(Math.min(100, ...built.map((v) => v.occupancy)))} %`, "least occupancy"),
       tile(text(spilling), "variants that spill", spilling ? "bad" : "good"),
       check && tile(check.ok ? "verified" : "not verified", check.ok ? "every check passed" : "see Checks", check.ok ? "good" : "bad"),
-      D.diff && tile(text(D.diff.changed.length), "changed since the other build"));
+      D.diff && tile(text(D.diff.added.length + D.diff.removed.length + D.diff.changed.length + D.diff.cells.length + D.diff.differences.length), "differences from the other build"));
     const archs = card("Architectures", h("div", { class: "scroll" }, h("table", {},
       h("thead", {}, h("tr", {}, ["arch", "variants", "left out", "cubins", "pack", "driver from", "ELF ABI", "ptxas"].map((t, i) => h("th", { class: i ? "" : "text", scope: "col" }, t)))),
       h("tbody", {}, D.archs.map((a) => h("tr", {}, h("td", { class: "text" }, h("a", { href: query({ arch: a.name }) }, a.name)),
