@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 import zipfile
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_repaired_wheels_are_identical(
 def test_a_module_that_was_deleted_leaves_the_wheel(
     built_wheel: Path, artifacts: Path, tmp_path: Path
 ):
-    (leftover,) = (ROOT / "build").glob("lib.*")
+    (leftover,) = (ROOT / "build").glob(f"lib.*{sys.implementation.cache_tag}")
     (leftover / "tbe_aot" / "deleted.py").write_text("# of an earlier build\n")
     again = pip_wheel(ROOT, tmp_path, {"TBE_AOT_ARTIFACTS": str(artifacts)})
     assert again.read_bytes() == built_wheel.read_bytes()

@@ -13,7 +13,8 @@ import pytest
 from tests.wheel.conftest import ROOT, make_sdist
 from wheels import provenance
 
-IDENTITY = {
+# Nothing of whoever runs the tests, such as a key that signs commits.
+SETTINGS = {"GIT_CONFIG_GLOBAL": os.devnull} | {
     f"GIT_{who}_{what}": "somebody@example.org"
     for who in ("AUTHOR", "COMMITTER")
     for what in ("NAME", "EMAIL")
@@ -23,7 +24,7 @@ IDENTITY = {
 def git(folder: Path, *arguments: str) -> str:
     command = ["git", "-C", str(folder), *arguments]
     done = subprocess.run(
-        command, env=os.environ | IDENTITY, capture_output=True, text=True, check=True
+        command, env=os.environ | SETTINGS, capture_output=True, text=True, check=True
     )
     return done.stdout.strip()
 
