@@ -27,10 +27,6 @@ SOURCES := setup.py pyproject.toml README.md LICENSE wheels/provenance.py $(shel
 WHEEL := $(DIST)/*-$(TAG)-*.whl
 
 export TBE_AOT_JOBS ?= $(JOBS)
-# For the wheel's build record.
-export TBE_AOT_REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
-# The same sources give the same wheel, whenever it is built.
-export SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),1767225600)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -77,8 +73,13 @@ test: $(VENV)/.dev develop ## every test that this machine can run, the wheel in
 wheel: $(DIST)/.$(TAG) ## the wheel for this interpreter, in dist/ (full profile)
 	@ls -l $(WHEEL)
 
-$(DIST)/.$(TAG): $(MANIFEST) $(SOURCES)
-	rm -rf build/lib.* build/bdist.* build/wheel/$(TAG) $(DIST)/*-$(TAG)-*.whl
+# The commit, for a wheel names it; written only when it is another.
+build/revision: FORCE | $(BIN)/python
+	@mkdir -p build && $(BIN)/python wheels/provenance.py > $@.now
+	@if cmp -s $@.now $@; then rm $@.now; else mv $@.now $@; fi
+
+$(DIST)/.$(TAG): $(MANIFEST) $(SOURCES) build/revision
+	rm -rf build/wheel/$(TAG) $(DIST)/*-$(TAG)-*.whl
 	TBE_AOT_ARTIFACTS=$(CURDIR)/$(ARTIFACTS) $(PIP) wheel --quiet . --no-build-isolation --no-deps -w build/wheel/$(TAG)
 	$(BIN)/python wheels/repair.py build/wheel/$(TAG)/*.whl $(DIST)
 	touch $@
@@ -95,7 +96,7 @@ audit-accept: ## record the numbers of the small matrix as the baseline that CI 
 	PYTHONPATH=python $(BIN)/python -m tbe_aot_audit baseline build/artifacts/ci wheels/baseline/ci.json --accept
 
 audit-wheel: $(VENV)/.build ## the audit alone as a pure wheel, in dist/: for laptops without torch
-	$(BIN)/python wheels/audit_wheel.py dist
+	$(BIN)/python -m wheels.audit_wheel dist
 
 # Said before hundreds of kernels are compiled.
 gpu: $(VENV)/.build

@@ -7,7 +7,7 @@ TBE_AOT_ARCHS      GPU archs, default sm90,sm100
 TBE_AOT_ARTIFACTS  a finished artifact folder (`make artifacts`), checked by hash: nothing is compiled for the GPU, triton is not needed
 TBE_AOT_TORCH      an unpacked torch package to build against; default: the one that this interpreter would import
 TBE_AOT_CACHE, TBE_AOT_JOBS    the cubin cache and the number of parallel jobs, read by aot_build
-TBE_AOT_REVISION   the commit that is built, for the wheel's build record
+SOURCE_DATE_EPOCH  the time of the wheel's files; default: a constant (wheels/provenance.py)
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 if TYPE_CHECKING:
     from setuptools import Distribution
@@ -66,15 +67,37 @@ class BuildPackage(build_ext):
 
 
 class Wheel(bdist_wheel):
-    """Adds what a wheel says of its own making, and gives its files the same permissions whatever the umask of the checkout was."""
+    """Adds what a wheel says of its own making, and gives equal sources an equal wheel, whenever and wherever they are built."""
+
+    def run(self) -> None:
+        """Pack from nothing: what an earlier build left, such as a module that was deleted since, would be packed as well."""
+        from wheels.provenance import WHEEL_TIME
+
+        for folder in (self.get_finalized_command("build").build_lib, self.bdist_dir):
+            shutil.rmtree(folder, ignore_errors=True)
+        os.environ.setdefault("SOURCE_DATE_EPOCH", str(WHEEL_TIME))
+        super().run()
 
     def write_wheelfile(self, wheelfile_base: str, *rest: str) -> None:
-        """The last step before everything is packed."""
+        """The last step before everything is packed: add the files, and give all of them permissions that no umask changes."""
         super().write_wheelfile(wheelfile_base, *rest)
         root = Path(self.bdist_dir)
         add_provenance(root, Path(wheelfile_base), self.distribution)
         for path in root.rglob("*"):
             path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
+
+
+class Sources(sdist):
+    """Adds the commit: a wheel that is built from an sdist says the same of its making as one from the checkout."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        """Everything that is packed, in a folder."""
+        from wheels.provenance import carry_revision, revision
+
+        # Asked first, because git sees the folder.
+        commit = revision()
+        super().make_release_tree(base_dir, files)
+        carry_revision(commit, Path(base_dir))
 
 
 def add_provenance(root: Path, dist_info: Path, distribution: Distribution) -> None:
@@ -203,5 +226,5 @@ def copy(file: Path, folder: Path) -> None:
 
 setup(
     ext_modules=[Extension("tbe_aot._launcher", sources=[])],
-    cmdclass={"bdist_wheel": Wheel, "build_ext": BuildPackage},
+    cmdclass={"bdist_wheel": Wheel, "build_ext": BuildPackage, "sdist": Sources},
 )

@@ -13,10 +13,18 @@ from .errors import BuildError
 from .files import canonical_json, readable_json, sha256_hex
 from .kernel_source import Language, source_sha256
 from .plan import KernelPlan, Plan, Variant
-from .toolchain import COMPILER_FLAGS, NVRTC_FLAGS, nvrtc_version, ptxas_version, triton_version
+from .toolchain import NVRTC_FLAGS, TRITON_FLAGS, nvrtc_version, ptxas_version, triton_version
 
 # Part of every key: raise it when the compile stage itself changes what comes out.
 KEY_VERSION = 1
+# The words for these flags in the keys of cubins that caches already hold; other flags stand for themselves.
+_FLAGS_IN_KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("TRITON_DISABLE_LINE_INFO=1", "num_ctas=1"): (
+        "no line info",
+        "enable_fp_fusion explicit",
+        "num_ctas 1",
+    )
+}
 # Importing Triton costs as much as compiling two variants; more per batch would leave processes idle at the end.
 BATCH_SIZE = 16
 
@@ -76,7 +84,7 @@ def make_job(kernel: KernelPlan, variant: Variant, arch: str) -> Job:
     }
     constexprs = {name: values[name] for name, type_ in variant.signature if type_ == "constexpr"}
     compiler: dict[str, object] = (
-        {"flags": COMPILER_FLAGS, "triton": triton_version()}
+        {"flags": _FLAGS_IN_KEYS.get(TRITON_FLAGS, TRITON_FLAGS), "triton": triton_version()}
         if kernel.language == "triton"
         else {"flags": NVRTC_FLAGS, "nvrtc": nvrtc_version()}
     )

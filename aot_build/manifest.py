@@ -13,8 +13,8 @@ from .files import canonical_json, readable_json, sha256_hex, write_if_changed
 from .pack import PackReport
 from .plan import KernelPlan, Plan, Variant
 from .toolchain import (
-    COMPILER_FLAGS,
     NVRTC_FLAGS,
+    TRITON_FLAGS,
     nvrtc_version,
     ptxas_version,
     tool_version,
@@ -44,7 +44,7 @@ def _toolchain(plan: Plan) -> dict[str, Any]:
         "triton": triton_version(),
         "ptxas": {arch: ptxas_version(ARCHS[arch]) for arch in plan.archs},
         "nvdisasm": tool_version("nvdisasm"),
-        "flags": list(COMPILER_FLAGS),
+        "flags": list(TRITON_FLAGS),
     }
     if any(kernel.language == "cuda" for kernel in plan.kernels.values()):
         tools |= {"nvrtc": nvrtc_version(), "nvrtc_flags": list(NVRTC_FLAGS)}

@@ -12,8 +12,13 @@ from pathlib import Path
 from .archs import Arch
 from .errors import BuildError
 
-# What the compiler is told besides each variant's own options; recorded in the manifest.
-COMPILER_FLAGS = ("no line info", "enable_fp_fusion explicit", "num_ctas 1")
+# What Triton is told besides each variant's own options: settings of its environment and an option. The manifest records them.
+# Line info would put absolute paths into the cubin.
+TRITON_ENVIRONMENT = {"TRITON_DISABLE_LINE_INFO": "1"}
+TRITON_OPTIONS = {"num_ctas": 1}
+TRITON_FLAGS = tuple(
+    f"{name}={value}" for name, value in (TRITON_ENVIRONMENT | TRITON_OPTIONS).items()
+)
 # The same for kernels in CUDA C++; NVRTC compiles them to PTX, and the arch's own ptxas assembles it.
 NVRTC_FLAGS = ("--std=c++17", "--fmad=true")
 

@@ -13,7 +13,7 @@ from .cubin import CubinRecord, record_of
 from .errors import BuildError
 from .jobs import Batch, Job, check_sources
 from .loader import load_function
-from .toolchain import tool
+from .toolchain import TRITON_ENVIRONMENT, TRITON_OPTIONS, tool
 
 
 def pin_environment(arch: Arch, cache: Path) -> None:
@@ -33,8 +33,7 @@ def pin_environment(arch: Arch, cache: Path) -> None:
     os.environ["TRITON_CACHE_DIR"] = str(cache)
     os.environ["TRITON_ALWAYS_COMPILE"] = "1"
     os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
-    # Line info would put absolute paths into the cubin.
-    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
+    os.environ |= TRITON_ENVIRONMENT
 
 
 class TritonCompiler:
@@ -74,7 +73,7 @@ class TritonCompiler:
                 for name, value in job.divisibility.items()
             },
         )
-        options = {**job.options, "maxnreg": job.options["maxnreg"] or None, "num_ctas": 1}
+        options = {**job.options, "maxnreg": job.options["maxnreg"] or None} | TRITON_OPTIONS
         return triton.compile(
             source, target=GPUTarget("cuda", self.arch.capability, 32), options=options
         )

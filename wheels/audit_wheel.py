@@ -1,16 +1,19 @@
 """Build the pure wheel of tbe_aot_audit: the package beside its own pyproject.toml, in a folder of its own.
 
-python wheels/audit_wheel.py FOLDER
+python -m wheels.audit_wheel FOLDER
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from wheels.provenance import WHEEL_TIME
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "tbe_aot_audit"
@@ -42,7 +45,8 @@ def build(folder: Path) -> Path:
             path.chmod(0o755 if path.is_dir() else 0o644)
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
         command += ["--no-build-isolation", "--no-deps", "--wheel-dir", str(folder), str(tree)]
-        subprocess.run(command, check=True)
+        dated = {"SOURCE_DATE_EPOCH": str(WHEEL_TIME)} | os.environ
+        subprocess.run(command, env=dated, umask=0o022, check=True)
     (wheel,) = folder.glob(f"{PACKAGE}-*.whl")
     return wheel
 

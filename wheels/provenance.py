@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +24,12 @@ SBOM_FILE = "sboms/tbe-aot.cdx.json"
 RECORD_FILE = "build_record.json"
 # Of the record; raised when a field changes its meaning.
 RECORD_VERSION = 1
+# What an sdist says of itself: the hash of its sources, and the commit that they are of.
+REVISION_FILE = "REVISION"
+DIRTY = "-dirty"
+# The time of a wheel's files unless SOURCE_DATE_EPOCH names another: 2026-01-01. A constant, because what a commit or a file says of its
+# time gets lost on some way from a checkout to a wheel, and with it would the wheel's bytes change.
+WHEEL_TIME = 1767225600
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "pkg:pypi/tbe-aot")
 
 # What wheels are made of, relative to the project's folder, without what a build leaves there.
@@ -67,6 +73,39 @@ def source_hash(root: Path = ROOT) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+def revision(root: Path = ROOT) -> str | None:
+    """The commit that the sources are of, with ``-dirty`` behind it if something was changed since; None if nothing tells.
+
+    A checkout is clean if git sees neither a changed file nor a new one that it does not ignore. An sdist carries the answer, and is clean
+    if its sources have the hash that they had when it was made.
+    """
+    if (root / ".git").exists():
+        try:
+            commit = _git(root, "rev-parse", "HEAD")
+            changed = _git(root, "status", "--porcelain") != ""
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", None) or error
+            print(f"tbe-aot: the build record names no commit: git in {root}: {said}", file=sys.stderr)  # fmt: skip
+            return None
+    elif (root / REVISION_FILE).is_file():
+        sha256, commit = (root / REVISION_FILE).read_text().split()
+        changed = sha256 != source_hash(root)
+    else:
+        return None
+    return f"{commit.removesuffix(DIRTY)}{DIRTY}" if changed else commit
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def carry_revision(commit: str | None, folder: Path) -> None:
+    """Let the folder that becomes an sdist say which commit it is of, if anything tells."""
+    if commit is not None:
+        (folder / REVISION_FILE).write_text(f"{source_hash(folder)} {commit}\n")
+
+
 def compiler_version(command: str) -> str:
     """What the C++ compiler calls itself."""
     done = subprocess.run([*command.split(), "--version"], capture_output=True, text=True, check=True)  # fmt: skip
@@ -104,8 +143,7 @@ def build_record(
         "profile": manifest["profile"],
         "source": {
             "sha256": source_hash(),
-            # A commit, when whoever builds names it; a copy of the sources has none.
-            "revision": os.environ.get("TBE_AOT_REVISION") or None,
+            "revision": revision(),
         },
         "kernels": manifest["toolchain"],
         "native": {
@@ -221,3 +259,8 @@ def write(folder: Path, record: Mapping[str, Any], bill: Mapping[str, Any]) -> N
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    # For the Makefile: another commit gives another wheel.
+    print(revision() or "unknown")

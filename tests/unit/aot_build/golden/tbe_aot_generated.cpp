@@ -143,7 +143,7 @@ constexpr ArchInfo kArchs[] = {
 
 const BuildInfo kBuild = {
     "full",
-    "7e343064429c18f28d97ce5125638b14c8f5ea6721ac968c55c00a6f4125e369",
+    "f7d96a142474cf6bfd4c51f422d9d4acf0c4f54539f4519c58ac9686f02f96cc",
     kArchs,
     2,
     kKernels,
