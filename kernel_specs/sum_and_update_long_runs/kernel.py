@@ -86,7 +86,6 @@ def sum_and_update_long_runs_kernel(
     limit = clip_limit(clip, scale)
     unscale = 1.0 / scale
     rate = tl.load(learning_rate)
-    rounding_key = load_rounding_key(rounding_seed, stochastic, weights.dtype.element_ty)
     stride = partial_stride.to(tl.int64)
     column = tl.arange(0, BUCKET)
     for chunk_slot in range(tl.program_id(0), chunk_slots, tl.num_programs(0)):
@@ -148,6 +147,10 @@ def sum_and_update_long_runs_kernel(
                     decoupled_decay,
                     adagrad,
                     ONE_ROW=True,
+                )
+                # Here: it would take a register of those for the sum.
+                rounding_key = load_rounding_key(
+                    rounding_seed, stochastic, weights.dtype.element_ty
                 )
                 store_rows(
                     weights, position, value, mask, row, column, rounding_key, stochastic, ""
