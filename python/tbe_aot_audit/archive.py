@@ -35,19 +35,24 @@ def _attributes(name: str) -> int:
     return (0o100664 if name.endswith(".dist-info/RECORD") else 0o100644) << 16
 
 
-def archive_problems(data: bytes, distribution: str | None) -> Iterator[tuple[str, str]]:
+def archive_problems(
+    data: bytes, distribution: str | None, contents: dict[str, bytes]
+) -> Iterator[tuple[str, str]]:
     """What is not as it should be: the member (or empty for the archive) and a sentence.
 
     Args:
         data: the wheel's bytes.
         distribution: its ``.dist-info`` folder.
+        contents: gets the members' bytes as far as they are right; to unpack them takes most of the time.
     """
     names: list[str] = []
-    yield from _structure_problems(data, names)
+    yield from _structure_problems(data, names, contents)
     yield from name_problems(names, distribution)
 
 
-def _structure_problems(data: bytes, names: list[str]) -> Iterator[tuple[str, str]]:
+def _structure_problems(
+    data: bytes, names: list[str], contents: dict[str, bytes]
+) -> Iterator[tuple[str, str]]:
     """The same of bytes alone; ``names`` gets the members as far as they can be read."""
     end = len(data) - _END.size
     if end < 0 or data[end : end + 4] != b"PK\x05\x06":
@@ -73,10 +78,11 @@ def _structure_problems(data: bytes, names: list[str]) -> Iterator[tuple[str, st
         name = raw_name.decode("utf-8", "replace")
         names.append(name)
         position = name_end + extra_size + note_size
-        problem = _entry_problem(data, central, raw_name, offset, start)
-        if problem:
-            yield name, problem
+        found = _content(data, central, raw_name, offset, start)
+        if isinstance(found, str):
+            yield name, found
             return
+        contents[name] = found
         offset += _LOCAL.size + name_size + central[8]
     if position != end:
         yield "", "its directory has bytes that belong to no member"
@@ -84,10 +90,10 @@ def _structure_problems(data: bytes, names: list[str]) -> Iterator[tuple[str, st
         yield "", f"{start - offset} bytes at {offset} belong to no member"
 
 
-def _entry_problem(
+def _content(
     data: bytes, central: tuple[int, ...], name: bytes, offset: int, start: int
-) -> str:
-    """What is wrong with one member, or nothing; ``offset`` is where it must begin, ``start`` where the directory does."""
+) -> bytes | str:
+    """The bytes of one member, or what is wrong with it; ``offset`` is where it must begin, ``start`` where the directory does."""
     signature, made, needed, flags, method, time, date, crc, packed, size, *_ = central
     _, extra, note, disk, internal, external, at = central[10:]
     if signature != _CENTRAL_MARK:
@@ -108,12 +114,13 @@ def _entry_problem(
     if local != expected or data[offset + _LOCAL.size : offset + _LOCAL.size + len(name)] != name:
         return "its header contradicts its entry in the directory"
     begin = offset + _LOCAL.size + len(name)
-    return _data_problem(data[begin : begin + packed], method, crc, size)
+    return _unpacked(data[begin : begin + packed], method, crc, size)
 
 
-def _data_problem(packed: bytes, method: int, crc: int, size: int) -> str:
+def _unpacked(packed: bytes, method: int, crc: int, size: int) -> bytes | str:
     if method == zipfile.ZIP_STORED:
-        return "" if zlib.crc32(packed) == crc and len(packed) == size else "its checksum is wrong"
+        right = zlib.crc32(packed) == crc and len(packed) == size
+        return packed if right else "its checksum is wrong"
     inflate = zlib.decompressobj(-15)
     try:
         # One byte more than there should be is enough to see that there is more.
@@ -132,7 +139,7 @@ def _data_problem(packed: bytes, method: int, crc: int, size: int) -> str:
         try:
             padding.decompress(bytes([last & ~(1 << (last.bit_length() - 1))]))
         except zlib.error:
-            return ""
+            return content
         if padding.eof and not padding.unused_data:
             return "bits after the end of its compressed data are set"
-    return ""
+    return content

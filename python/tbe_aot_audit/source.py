@@ -87,7 +87,7 @@ class Files:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._read: dict[str, bytes] = {}
+        self.contents: dict[str, bytes] = {}
         self._hashes: dict[str, str] = {}
 
     def names(self, *folders: str) -> list[str]:
@@ -118,9 +118,9 @@ class Files:
         Raises:
             AuditError: it is missing or cannot be read.
         """
-        if name not in self._read:
-            self._read[name] = self._load(name)
-        return self._read[name]
+        if name not in self.contents:
+            self.contents[name] = self._load(name)
+        return self.contents[name]
 
     def sha256(self, name: str) -> str:
         """The hash of one, in hexadecimal.

@@ -207,7 +207,9 @@ def _archive(context: _Context) -> _Problems:
     """The archive: every byte belongs to a member, what is said twice agrees, and names are unique and stay in the wheel's folders."""
     wheel = _wheel(context.source)
     context.progress.checked = len(wheel.data)
-    for member, problem in archive_problems(wheel.data, context.source.distribution):
+    for member, problem in archive_problems(
+        wheel.data, context.source.distribution, wheel.contents
+    ):
         yield member or context.source.path.name, problem
 
 
