@@ -128,18 +128,19 @@ def _unpacked(packed: bytes, method: int, crc: int, size: int) -> bytes | str:
         if len(content) > size:
             return "its data is longer than it says"
         padding = inflate.copy()
-        content += inflate.decompress(packed[-1:], size + 1 - len(content))
+        tail = inflate.decompress(packed[-1:], size + 1 - len(content))
     except zlib.error as error:
         return f"its compressed data is damaged: {error}"
+    content += tail
     if not inflate.eof or inflate.unused_data or len(content) != size or zlib.crc32(content) != crc:
         return "its checksum is wrong"
-    # Bits after the last code are zero: clearing the highest one that is set must break the code.
+    # Bits after the last code are zero: clearing the highest one that is set must break or change what it says.
     last = packed[-1]
     if last:
         try:
-            padding.decompress(bytes([last & ~(1 << (last.bit_length() - 1))]))
+            other = padding.decompress(bytes([last & ~(1 << (last.bit_length() - 1))]))
         except zlib.error:
             return content
-        if padding.eof and not padding.unused_data:
+        if other == tail and padding.eof and not padding.unused_data:
             return "bits after the end of its compressed data are set"
     return content

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from aot_build.pack import decode_index, encode_pack
+from tbe_aot_audit.archive import archive_problems
 from tbe_aot_audit.errors import AuditError
 from tbe_aot_audit.manifest import Code
 from tbe_aot_audit.provenance import serial_number
@@ -378,6 +379,26 @@ def test_a_name_that_no_build_gives(files: Files, tmp_path: Path, name: str):
     assert findings.keys() == ({"archive", "record"} if "\n" in name else {"archive"})
     (finding,) = findings["archive"]
     assert finding.isprintable()
+
+
+def test_short_members_are_right(tmp_path: Path):
+    """Their code ends with zeros, so the last bit that is set belongs to their content."""
+    members = {
+        f"tbe_aot/{number}.py": f"x = {number * number}\n".encode() for number in range(2000)
+    }
+    data = write_wheel(tmp_path / "a.whl", members).read_bytes()
+    contents: dict[str, bytes] = {}
+    assert list(archive_problems(data, DISTRIBUTION, contents)) == []
+    assert {name: contents[name] for name in members} == members
+
+
+def test_a_member_that_reaches_into_the_directory(tmp_path: Path):
+    wheel = write_wheel(tmp_path / "a.whl", {"tbe_aot/a.py": b"a"})
+    data = bytearray(wheel.read_bytes())
+    struct.pack_into("<I", data, central_directory(bytes(data)) + 20, 1 << 20)
+    ((member, problem),) = archive_problems(bytes(data), DISTRIBUTION, {})
+    assert member == "tbe_aot/a.py"
+    assert problem.startswith("its 1048576 bytes at 0 reach into the directory at ")
 
 
 def test_a_second_dist_info_folder(files: Files, tmp_path: Path):
