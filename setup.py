@@ -12,7 +12,6 @@ SOURCE_DATE_EPOCH  the time of the wheel's files; default: a constant (wheels/pr
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
@@ -105,21 +104,14 @@ def add_provenance(root: Path, dist_info: Path, distribution: Distribution) -> N
     from aot_build.native import COMPILE_FLAGS
     from wheels import provenance
 
-    lib = root / "tbe_aot" / "lib"
     record = provenance.build_record(
-        json.loads((lib / "manifest.json").read_bytes()),
+        json.loads((root / "tbe_aot" / "lib" / "manifest.json").read_bytes()),
         wheel_version=str(distribution.get_version()),
         torch=version_of(torch_folder()),
         compiler=os.environ.get("CXX", "g++"),
         flags=COMPILE_FLAGS,
     )
-    binary = (*lib.iterdir(), *(root / "tbe_aot").glob("_launcher*.so"))
-    hashes = {
-        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in binary
-    }
-    bill = provenance.bill_of_materials(record, hashes, distribution.install_requires or [])
-    provenance.write(dist_info, record, bill)
+    provenance.write(root, dist_info, record, distribution.install_requires or [])
 
 
 def version_of(torch: Path) -> str:

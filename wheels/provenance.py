@@ -1,6 +1,7 @@
 """What a wheel says of its own making: a build record, and a bill of materials (CycloneDX 1.6).
 
-setup.py writes both into the ``.dist-info`` folder, the bill where PEP 770 wants it. Neither has a time or a path in it, and the bill's serial
+setup.py writes both into the ``.dist-info`` folder, the bill where PEP 770 wants it. The bill is the last: it has the hash of every file but
+itself and those that are written after it. Neither has a time or a path in it, and the bill's serial
 number is made from its content, so that equal sources give equal wheels. The bill is plain JSON, written here rather than by
 cyclonedx-python-lib because a wheel's build should need as little as it can; a test holds it against that library's schema.
 """
@@ -30,6 +31,8 @@ DIRTY = "-dirty"
 # The time of a wheel's files unless SOURCE_DATE_EPOCH names another: 2026-01-01. A constant, because what a commit or a file says of its
 # time gets lost on some way from a checkout to a wheel, and with it would the wheel's bytes change.
 WHEEL_TIME = 1767225600
+# What the bill cannot have a hash of: itself, the list of all files, and what auditwheel changes (the platform's tag).
+UNLISTED = (SBOM_FILE, "RECORD", "WHEEL")
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "pkg:pypi/tbe-aot")
 
 # What wheels are made of, relative to the project's folder, without what a build leaves there.
@@ -162,7 +165,7 @@ def bill_of_materials(
 
     Args:
         record: the build record.
-        files: what is shipped besides Python sources, with its sha256.
+        files: what is shipped, with its sha256.
         requirements: what pip installs beside the wheel.
     """
     name = f"pkg:pypi/tbe-aot@{record['version']}"
@@ -190,7 +193,10 @@ def bill_of_materials(
             "bom-ref": f"file:{file}",
             "name": file,
             "hashes": [{"alg": "SHA-256", "content": sha256}],
-            "licenses": [{"license": {"id": "BSD-3-Clause"}}],
+            # The texts of licences are others' work.
+            **(
+                {} if ".dist-info/" in file else {"licenses": [{"license": {"id": "BSD-3-Clause"}}]}
+            ),
         }
         for file, sha256 in sorted(files.items())
     ]
@@ -253,12 +259,35 @@ def bill_of_materials(
     return {**bill, "serialNumber": f"urn:uuid:{serial}"}
 
 
-def write(folder: Path, record: Mapping[str, Any], bill: Mapping[str, Any]) -> None:
-    """Write both into a ``.dist-info`` folder."""
-    for name, document in ((RECORD_FILE, record), (SBOM_FILE, bill)):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+def file_hashes(root: Path, dist_info: Path) -> dict[str, str]:
+    """The sha256 of every file of an unpacked wheel that the bill names, by its path there."""
+    unlisted = {dist_info / name for name in UNLISTED}
+    paths = sorted(path for path in root.rglob("*") if path.is_file() and path not in unlisted)
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+    }
+
+
+def write(
+    root: Path, dist_info: Path, record: Mapping[str, Any], requirements: Iterable[str]
+) -> None:
+    """Write both into an unpacked wheel.
+
+    Args:
+        root: where it is unpacked, complete but for RECORD.
+        dist_info: its ``.dist-info`` folder.
+        record: the build record.
+        requirements: what pip installs beside the wheel.
+    """
+    _write(dist_info / RECORD_FILE, record)
+    bill = bill_of_materials(record, file_hashes(root, dist_info), requirements)
+    _write(dist_info / SBOM_FILE, bill)
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

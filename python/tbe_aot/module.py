@@ -428,9 +428,9 @@ class TableBatchedEmbeddingBags(nn.Module):
             raise RuntimeError("the module has no optimizer: it looks up only")
         is_current = batch.transposed_for == self.weights_dtype
         buffers = self._buffers
-        weights = self._parameters["weights"]
+        weights: torch.Tensor | None = self._parameters["weights"]
         if torch.compiler.is_compiling() and weights is not None:
-            # torch before 2.12 traces a backward with grad mode on, where a parameter may not be changed in place.
+            # torch 2.11 traces a backward with grad mode on, where a parameter may not be changed in place.
             weights = weights.detach()
         torch.ops.tbe_aot.backward_update(
             grad_output,

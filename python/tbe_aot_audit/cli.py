@@ -6,9 +6,12 @@ Exit status: 0 if all is well, 1 if a check found something, 2 if a question can
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
 from rich.console import Console, RenderableType
@@ -24,6 +27,7 @@ from .explain import Call, explain
 from .listing import SORTS, list_variants, show, summary_of
 from .provenance import bill_of_materials, build_record
 from .source import open_source
+from .text import ascii_json, visible, visible_path
 from .verify import verify
 
 FOUND = 1
@@ -42,7 +46,7 @@ def _variant_names(incomplete: str) -> list[str]:
         names = {variant.name for _, variant in open_source(None).manifest.variants}
     except AuditError:
         return []
-    return sorted(name for name in names if name.startswith(incomplete))
+    return sorted(visible(name) for name in names if name.startswith(incomplete))
 
 
 Build = Annotated[
@@ -68,18 +72,35 @@ def _choices(name: str) -> str:
     return f"As the module's {name}: {', '.join(CHOICES[name])}."
 
 
-def _emit(document: Document, as_json: bool, render: Callable[[], RenderableType]) -> None:
+_Shown = TypeVar("_Shown", bound=Document)
+
+
+def _emit(document: _Shown, as_json: bool, render: Callable[[_Shown], RenderableType]) -> None:
     if as_json:
-        typer.echo(document.model_dump_json(indent=1))
+        typer.echo(ascii_json(document.model_dump_json(indent=1)))
     else:
-        tables.console().print(render())
+        tables.console().print(render(tables.printable(document)))
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise AuditError(f"{visible_path(path)} cannot be written: {error.strerror}") from None
+
+
+def _sha256(text: str | None) -> str | None:
+    if text is not None and not re.fullmatch("[0-9a-fA-F]{64}", text):
+        raise typer.BadParameter(f"{text!r} is no SHA-256: 64 hexadecimal digits are expected")
+    return text
 
 
 @app.command()
 def info(build: Build = None, as_json: Json = False) -> None:
     """Show what a build is: identity, profile, tools, and a row per arch."""
     document = summary_of(open_source(build))
-    _emit(document, as_json, lambda: tables.summary(document))
+    _emit(document, as_json, tables.summary)
 
 
 @app.command(name="list")
@@ -104,10 +125,10 @@ def list_(
         open_source(build), kernel=kernel, arch=arch, axes=axes, sort=sort, left_out=left_out
     )
     if as_json:
-        typer.echo(document.model_dump_json(indent=1))
+        typer.echo(ascii_json(document.model_dump_json(indent=1)))
         return
     console = tables.console()
-    console.print(tables.variants(document), soft_wrap=True)
+    console.print(tables.variants(tables.printable(document, markup=False)), soft_wrap=True)
     console.print(f"{len(document.variants)} variants")
 
 
@@ -129,20 +150,25 @@ def show_(
 ) -> None:
     """Show everything about a variant: facts, parameters, machine code."""
     document = show(open_source(build), variant, arch=arch, sass=sass)
-    _emit(document, as_json, lambda: tables.shown(document))
+    _emit(document, as_json, tables.shown)
+    if document.sass and not as_json:
+        tables.console().print(tables.machine_code(document.sass))
 
 
 @app.command(name="verify")
 def verify_(
     build: Build = None,
     sha256: Annotated[
-        str | None, typer.Option(help="The SHA-256 that the wheel must have, from its release.")
+        str | None,
+        typer.Option(
+            help="The SHA-256 that the wheel must have, from its release.", callback=_sha256
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Check a build from the bytes up: hashes, tables, targets, parameters, coverage; status 1 if something is wrong."""
     document = verify(open_source(build), sha256)
-    _emit(document, as_json, lambda: tables.verification(document))
+    _emit(document, as_json, tables.verification)
     if not document.ok:
         raise typer.Exit(FOUND)
 
@@ -163,7 +189,7 @@ def diff(
     """Compare two builds: what a call runs, and variants added, removed and changed, sorted by what got worse."""
     old, new = open_source(before), open_source(after)
     document = compare(old.manifest, new.manifest, (str(old), str(new)))
-    _emit(document, as_json, lambda: tables.comparison(document))
+    _emit(document, as_json, tables.comparison)
     if check and not document.ok:
         raise typer.Exit(FOUND)
 
@@ -185,20 +211,19 @@ def baseline(
     manifest = open_source(build).manifest
     if accept:
         kept = read_baseline(file.read_bytes(), str(file)) if file.exists() else None
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(make_baseline(manifest, kept, str(file)))
+        _write(file, make_baseline(manifest, kept, str(file)))
         typer.echo(
-            f"{file}: recorded {sum(1 for _ in manifest.built())} variants of build {manifest.build_id[:16]}"
+            f"{visible_path(file)}: recorded {sum(1 for _ in manifest.built())} variants of build {manifest.build_id[:16]}"
         )
         return
     try:
         data = file.read_bytes()
     except OSError as error:
         raise AuditError(
-            f"{file} cannot be read ({error.strerror}): record one with --accept"
+            f"{visible_path(file)} cannot be read ({error.strerror}): record one with --accept"
         ) from None
     document = check_baseline(manifest, data, str(file))
-    _emit(document, as_json, lambda: tables.baseline(document))
+    _emit(document, as_json, tables.baseline)
     if not document.ok:
         raise typer.Exit(FOUND)
 
@@ -286,7 +311,7 @@ def explain_(
         axes=_pairs(axis or []),
     )
     document = explain(open_source(build).manifest, call, kernel=kernel, arch=arch)
-    _emit(document, as_json, lambda: tables.explained(document))
+    _emit(document, as_json, tables.explained)
     if document.problem:
         raise typer.Exit(FOUND)
 
@@ -303,14 +328,17 @@ def report(
         typer.Option(help="A variant whose machine code is shown; repeatable; needs nvdisasm."),
     ] = None,
 ) -> None:
-    """Write one HTML file with everything about a build: overview, table, variants, coverage, checks, diff."""
+    """Write one HTML file with everything about a build: overview, table, variants, coverage, checks, diff; status 1 as verify."""
     from .report import make_report
 
+    source = open_source(build)
     older = None if against is None else open_source(against)
-    data = make_report(open_source(build), older, sass or [])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(data)
-    typer.echo(f"{out}: {len(data) / tables.MIB:.2f} MiB")
+    checks = verify(source)
+    data = make_report(source, older, sass or [], checks)
+    _write(out, data)
+    typer.echo(f"{visible_path(out)}: {len(data) / tables.MIB:.2f} MiB. {checks.verdict}")
+    if not checks.ok:
+        raise typer.Exit(FOUND)
 
 
 @app.command()
@@ -336,7 +364,7 @@ def schema() -> None:
 
 def _fail(message: str) -> NoReturn:
     Console(stderr=True, highlight=False).print(
-        f"[bold red]error:[/] {escape(message)}", soft_wrap=True
+        f"[bold red]error:[/] {escape(visible(message))}", soft_wrap=True
     )
     raise SystemExit(CANNOT)
 
@@ -344,6 +372,14 @@ def _fail(message: str) -> NoReturn:
 def main() -> None:
     """Run the command."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            # Here rather than at the interpreter's end, where nobody could say that it failed.
+            sys.stdout.flush()
     except AuditError as error:
         _fail(str(error))
+    except OSError as error:
+        # What is left in the buffer would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fail(f"the output cannot be written: {error.strerror}")

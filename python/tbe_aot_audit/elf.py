@@ -17,6 +17,8 @@ _NOBITS = 8
 _LOADED = 1
 X86_64 = 62
 CUDA = 190
+# Of names; without an end a name would reach to the end of the file.
+_LONGEST_NAME = 4096
 # By machine the relocation that adds the base address: what a pointer in a shared library's data is.
 _RELATIVE = {X86_64: 8, 183: 1027}
 
@@ -68,6 +70,9 @@ class Elf:
         headers = self._table(_SECTION, start, size, count)
         if names_index >= len(headers):
             raise AuditError(f"{self.where} is damaged: its sections have no names")
+        # A section's bytes are its own: of overlapping ones a small file could hold any number.
+        if sum(header[5] for header in headers if header[1] != _NOBITS) > len(self.data):
+            raise AuditError(f"{self.where} is damaged: its sections overlap")
         names = self._bytes_of(headers[names_index])
         return [
             Section(
@@ -120,8 +125,9 @@ class Elf:
 
 
 def _string(names: bytes, start: int) -> str:
-    end = names.find(b"\0", start)
-    return names[start : end if end >= 0 else len(names)].decode("utf-8", "replace")
+    most = start + _LONGEST_NAME
+    end = names.find(b"\0", start, most)
+    return names[start : end if end >= 0 else most].decode("utf-8", "replace")
 
 
 class Memory:
@@ -169,7 +175,7 @@ class Memory:
         for start, offset, in_file, _ in self._segments:
             if start <= address < start + in_file:
                 begin = offset + address - start
-                end = self.elf.data.find(b"\0", begin, offset + in_file)
+                end = self.elf.data.find(b"\0", begin, min(offset + in_file, begin + _LONGEST_NAME))
                 if end < 0:
                     break
                 found += self.elf.data[begin:end]

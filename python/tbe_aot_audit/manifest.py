@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from .errors import AuditError
+from .text import read_json, visible
 
 SCHEMA_VERSION = 2
 Width = Annotated[str, Field(pattern=r"^\d{1,3}$")]
@@ -33,7 +34,7 @@ AxisValue = StrictBool | StrictInt | StrictStr
 class Record(BaseModel):
     """A part of a document."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Axis(Record):
@@ -299,10 +300,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     Raises:
         AuditError: it is no manifest, one of another version, or a damaged one.
     """
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise AuditError(f"{where} is no JSON ({error}): damaged, or no manifest") from None
+    found = read_json(data, where)
     version = found.get("schema_version") if isinstance(found, dict) else None
     if version is None or "kernels" not in found:
         raise AuditError(
@@ -320,7 +318,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise AuditError(f"{where} is damaged: {place}: {first['msg']}{more}") from None
+        raise AuditError(f"{where} is damaged: {visible(place)}: {first['msg']}{more}") from None
 
 
 def computed_build_id(data: bytes) -> str:

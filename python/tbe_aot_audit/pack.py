@@ -99,6 +99,8 @@ def parse_pack(data: bytes, where: str) -> Pack:
                 f"{where} is damaged: cubin {sha256.hex()} lies at {offset}, outside or unaligned"
             )
         blobs.append(Blob(sha256.hex(), offset, length))
+    if sum(blob.size for blob in blobs) > size - end:
+        raise AuditError(f"{where} is damaged: its cubins overlap")
     return Pack(
         where=where,
         arch=arch.rstrip(b"\0").decode("ascii", "replace"),

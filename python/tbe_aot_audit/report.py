@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from .compare import Comparison, compare
@@ -15,16 +16,23 @@ from .listing import find_variant, machine_code, summary_of
 from .manifest import Code, Kernel, Variant
 from .metrics import METRICS
 from .source import Source
-from .verify import verify
+from .text import visible_path
+from .verify import Verification, verify
 
 
-def make_report(source: Source, against: Source | None = None, sass: Sequence[str] = ()) -> bytes:
+def make_report(
+    source: Source,
+    against: Source | None = None,
+    sass: Sequence[str] = (),
+    checks: Verification | None = None,
+) -> bytes:
     """The report of a build.
 
     Args:
         source: the build.
         against: an older one to compare with.
         sass: variants whose machine code is part of the report; needs NVIDIA's nvdisasm.
+        checks: what ``verify`` found; run here if absent.
 
     Raises:
         AuditError: a build cannot be read, or there is no such variant.
@@ -36,13 +44,13 @@ def make_report(source: Source, against: Source | None = None, sass: Sequence[st
         if against is None
         else compare(against.manifest, source.manifest, (str(against), str(source)))
     )
-    # "</" would end the script that holds the data.
-    data = json.dumps(_data(source, diff, sass), separators=(",", ":")).replace("</", "<\\/")
+    # "</script" would end the element that holds the data, and "<!--" with "<script" after it would keep it from ending.
+    data = json.dumps(_data(source, diff, sass, checks or verify(source)), separators=(",", ":"))
     parts = {
         "title": html.escape(f"tbe-aot {source.manifest.build_id[:12]}"),
         "style": page.joinpath("report.css").read_text("utf-8"),
         "script": page.joinpath("report.js").read_text("utf-8"),
-        "data": data,
+        "data": data.replace("<", "\\u003c"),
     }
     # In one pass: what is put in may hold braces itself.
     pieces = text.split("{{")
@@ -53,7 +61,9 @@ def make_report(source: Source, against: Source | None = None, sass: Sequence[st
     return "".join(made).encode()
 
 
-def _data(source: Source, diff: Comparison | None, sass: Sequence[str]) -> dict[str, Any]:
+def _data(
+    source: Source, diff: Comparison | None, sass: Sequence[str], checks: Verification
+) -> dict[str, Any]:
     manifest = source.manifest
     summary = summary_of(source)
     names = list(manifest.kernels)
@@ -65,7 +75,7 @@ def _data(source: Source, diff: Comparison | None, sass: Sequence[str]) -> dict[
         if variant.arch == arch
     ]
     return {
-        "source": source.path.name,
+        "source": visible_path(Path(source.path.name)),
         "build_id": manifest.build_id,
         "profile": manifest.profile,
         "toolchain": manifest.toolchain.model_dump(),
@@ -80,7 +90,7 @@ def _data(source: Source, diff: Comparison | None, sass: Sequence[str]) -> dict[
         "kernels": [_kernel(name, kernel) for name, kernel in manifest.kernels.items()],
         "metrics": [{"name": m.name, "title": m.title, "worse": m.worse} for m in METRICS],
         "variants": _columns(variants),
-        "verification": verify(source).model_dump(),
+        "verification": checks.model_dump(),
         "diff": None if diff is None else diff.model_dump(),
         "sass": dict(_listings(source, sass)),
     }

@@ -1,12 +1,16 @@
-"""The documents as tables for people."""
+"""The documents as tables for people.
+
+Every function here is given a document that ``printable`` made: what a build says in it has no markup and no control characters any more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeVar
 
+from pydantic import BaseModel
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.table import Table
@@ -15,10 +19,12 @@ from rich.text import Text
 from .baseline import BaselineResult
 from .compare import ChangedVariant, Comparison
 from .differences import CellChange, Difference
+from .document import Document
 from .explain import Explained
 from .listing import Entry, Listing, Shown
 from .manifest import Variant
 from .metrics import METRICS, Change
+from .text import visible
 from .verify import MOST_LISTED, Verification
 
 MIB = 2**20
@@ -35,12 +41,38 @@ _TAKEN = {
     None: "[yellow]may run[/]",
 }
 MOST_CHANGED = 40
+_Document = TypeVar("_Document", bound=Document)
+
+
+def printable(document: _Document, *, markup: bool = True) -> _Document:
+    """A document whose text can be printed: control characters as escapes, and nothing in it is markup, unless it is not read as such."""
+    clean: _Document = _printable(document, _without_markup if markup else visible)
+    return clean
+
+
+def _without_markup(text: str) -> str:
+    """As rich's ``escape``, which misses what becomes a tag together with the text beside it."""
+    text = re.sub(r"(\\*)\[(?=[a-z#/@]|\Z)", r"\1\1\\[", visible(text))
+    return re.sub(r"(\\+)\Z", r"\1\1", text)
+
+
+def _printable(value: Any, clean: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, BaseModel):
+        fields = {name: _printable(getattr(value, name), clean) for name in type(value).model_fields}  # fmt: skip
+        return value.model_copy(update=fields)
+    if isinstance(value, dict):
+        return {_printable(name, clean): _printable(item, clean) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_printable(item, clean) for item in value)
+    return value
 
 
 def console() -> Console:
     """A console that is wide enough for variants' names where the output is no terminal."""
-    shown = Console(highlight=False)
-    return shown if shown.is_terminal else Console(width=180, highlight=False)
+    shown = Console(highlight=False, emoji=False)
+    return shown if shown.is_terminal else Console(width=180, highlight=False, emoji=False)
 
 
 def table(*columns: str, title: str | None = None, left: int = 1) -> Table:
@@ -67,7 +99,7 @@ def summary(listing: Listing) -> RenderableType:
     tools = listing.toolchain
     ptxas = ", ".join(sorted(set(tools.ptxas.values())))
     lines = [
-        f"[bold]{escape(listing.source)}[/] ({listing.kind})",
+        f"[bold]{listing.source}[/] ({listing.kind})",
         f"build {listing.build_id[:16]}, profile {listing.profile}",
         f"made by Triton {tools.triton}, ptxas {ptxas}"
         + (f", NVRTC {tools.nvrtc}" if tools.nvrtc else ""),
@@ -135,19 +167,21 @@ def shown(document: Shown) -> RenderableType:
     variant = document.variant
     parts: list[RenderableType] = [
         f"[bold]{variant.name}[/] on {variant.arch}, build {document.build_id[:16]}",
-        escape(f"{document.kernel}: {document.summary}"),
+        f"{document.kernel}: {document.summary}",
         _facts(document, variant),
     ]
     params = table("parameter", "type", "offset", "bytes", "meaning", left=2)
     params.columns[-1].justify = "left"
     for param in document.params:
-        params.add_row(
-            param.name, param.type, str(param.offset), str(param.size), escape(param.doc)
-        )
+        params.add_row(param.name, param.type, str(param.offset), str(param.size), param.doc)
     parts.append(params)
-    if document.sass:
-        parts.append(Panel(Syntax(document.sass, "asm", word_wrap=False), title="machine code"))
     return Group(*parts)
+
+
+def machine_code(listing: str) -> RenderableType:
+    """A disassembler's listing."""
+    lines = "\n".join(map(visible, listing.expandtabs().splitlines()))
+    return Panel(Syntax(lines, "asm", word_wrap=False), title="machine code")
 
 
 def _facts(document: Shown, variant: Variant) -> Table:
@@ -156,7 +190,7 @@ def _facts(document: Shown, variant: Variant) -> Table:
     made.add_column(overflow="fold")
 
     def row(name: str, value: str) -> None:
-        made.add_row(name, escape(value))
+        made.add_row(name, value)
 
     row("axes", _pairs(variant.axes))
     row("constants", _pairs(variant.constants))
@@ -231,24 +265,20 @@ def verification(document: Verification) -> RenderableType:
     made = table("check", "", "looked at", "what it says", left=2)
     made.columns[-1].justify = "left"
     for check in document.checks:
-        note = f" [dim]{escape(check.note)}[/]" if check.note else ""
+        note = f" [dim]{check.note}[/]" if check.note else ""
         looked = str(check.checked) if check.status != "not applicable" else ""
-        made.add_row(check.name, _MARKS[check.status], looked, f"{escape(check.title)}{note}")
+        made.add_row(check.name, _MARKS[check.status], looked, f"{check.title}{note}")
     findings = [
-        f"[red]{check.name}[/]: [bold]{escape(finding.subject)}[/]: {escape(finding.message)}"
+        f"[red]{check.name}[/]: [bold]{finding.subject}[/]: {finding.message}"
         for check in document.checks
         for finding in check.findings[:MOST_LISTED]
     ]
     hidden = sum(max(0, len(check.findings) - MOST_LISTED) for check in document.checks)
     if hidden:
         findings.append(f"... and {hidden} more: --json has all of them")
-    count = sum(len(check.findings) for check in document.checks)
-    verdict = (
-        "[bold green]It is what was built.[/]"
-        if document.ok
-        else f"[bold red]{count} findings: do not use it.[/]"
-    )
-    head = [f"{escape(document.source)} ({document.kind})"]
+    style = "red" if not document.ok else "yellow" if document.unchecked else "green"
+    verdict = f"[bold {style}]{document.verdict}[/]"
+    head = [f"{document.source} ({document.kind})"]
     if document.sha256:
         head.append(f"SHA-256 {document.sha256}")
     return Group(*head, made, *findings, verdict)
@@ -267,7 +297,7 @@ def _metric_changes(changes: list[Change]) -> Iterable[str]:
 def _values(variant: ChangedVariant) -> Iterable[str]:
     yield from _metric_changes(variant.changes)
     for name, (before, after) in variant.settings.items():
-        yield escape(f"{name} {before} -> {after}")
+        yield f"{name} {before} -> {after}"
 
 
 def _direction(name: str) -> str | None:
@@ -288,7 +318,7 @@ def _differences(found: list[Difference]) -> Table:
     for difference in found:
         values = (difference.before or "none", difference.after or "none")
         row = (difference.subject, difference.what, *values)
-        made.add_row(*map(escape, row), style="red" if difference.worse else None)
+        made.add_row(*row, style="red" if difference.worse else None)
     return made
 
 
@@ -298,8 +328,8 @@ def _cells(found: list[CellChange]) -> Table:
     made = table("kernel", "arch", "before", "after", "cells", title=title, left=4)
     for change in found[:MOST_CHANGED]:
         numbers = ", ".join(_metric_changes(change.changes))
-        after = escape(change.after) + (f": {numbers}" if numbers else "")
-        names = map(escape, (change.kernel, change.arch, change.before))
+        after = change.after + (f": {numbers}" if numbers else "")
+        names = (change.kernel, change.arch, change.before)
         style = "red" if change.lost else None
         made.add_row(*names, after, str(len(change.cells)), style=style)
     return made
@@ -315,8 +345,8 @@ def comparison(document: Comparison) -> RenderableType:
         f" elsewhere ({lost} to no kernel), {len(document.differences)} other differences"
     )
     parts: list[RenderableType] = [
-        f"before: {escape(document.before)}, build {document.before_build_id[:16]}",
-        f"after:  {escape(document.after)}, build {document.after_build_id[:16]}",
+        f"before: {document.before}, build {document.before_build_id[:16]}",
+        f"after:  {document.after}, build {document.after_build_id[:16]}",
         counts,
     ]
     parts += [f"{name}: {old} -> {new}" for name, (old, new) in document.toolchain.items()]
@@ -352,14 +382,14 @@ def explained(document: Explained) -> RenderableType:
     for style in ("cyan", "bold", "dim"):
         why.add_column(style=style)
     for decision in document.decisions:
-        why.add_row(decision.axis, decision.label, escape(decision.because))
+        why.add_row(decision.axis, decision.label, decision.because)
     for axis in document.open_axes:
         why.add_row(axis, "open", "nothing that was said decides it")
     parts.append(why)
     paths = Table(show_header=False, box=None, pad_edge=False)
     for path in document.paths:
-        because = f"[dim]{escape(path.because)}[/]"
-        paths.add_row(_TAKEN[path.taken], escape(path.kernel), because)
+        because = f"[dim]{path.because}[/]"
+        paths.add_row(_TAKEN[path.taken], path.kernel, because)
     parts.append(paths)
     if document.candidates:
         columns = ("block", "grid", "regs", "occ. %")
@@ -391,9 +421,9 @@ def explained(document: Explained) -> RenderableType:
             )
             near.add_row(other.axis, other.label, other.variant, *costs)
         parts.append(near)
-    parts += [f"[dim]{escape(note)}[/]" for note in document.notes]
+    parts += [f"[dim]{note}[/]" for note in document.notes]
     if document.problem:
-        parts.append(f"[bold red]no variant:[/] {escape(document.problem)}")
+        parts.append(f"[bold red]no variant:[/] {document.problem}")
     return Group(*parts)
 
 
@@ -411,9 +441,9 @@ def baseline(document: BaselineResult) -> RenderableType:
         parts.append(f"only in the baseline: {', '.join(document.gone[:MOST_CHANGED])}")
     parts.append(
         f"{len(document.worse)} worse, {document.better} changed within the tolerance or better, {document.unchanged} unchanged,"
-        f" {len(document.unrecorded)} not in the baseline, {len(document.gone)} only there; {escape(document.baseline)}"
+        f" {len(document.unrecorded)} not in the baseline, {len(document.gone)} only there; {document.baseline}"
     )
     if document.other_archs:
         parts.append(f"not compared, this build has none of it: {', '.join(document.other_archs)}")
-    parts += [f"[bold red]{escape(advice)}[/]" for advice in document.advice]
+    parts += [f"[bold red]{advice}[/]" for advice in document.advice]
     return Group(*parts)

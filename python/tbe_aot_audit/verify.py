@@ -1,35 +1,38 @@
 """Whether a build is what was built: every check looks at bytes, and a finding names what it found wrong.
 
-What the chain is: RECORD has the hash of every file of a distribution; the library has the hash of each pack's index and the id of the
-build, which is a hash over the manifest; a pack's index has the hash of every cubin; a cubin says what it is itself.
+What the chain is: RECORD and the bill of materials have the hash of every file of a distribution; the library has the hash of each pack's
+index and the id of the build, which is a hash over the manifest; a pack's index has the hash of every cubin; a cubin says what it is itself.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 from .archive import archive_problems
 from .cubin import Cubin, read_cubin
 from .document import Document, Part
 from .errors import AuditError
+from .facts import fact_problems
 from .library import Library, LibraryKernel
 from .manifest import Arch, Kernel, Manifest, Variant, computed_build_id
+from .names import is_plain
 from .pack import Pack
-from .provenance import build_record, provenance_problems
-from .record import record_problems
-from .source import LIBRARY, MANIFEST, Source
+from .provenance import metadata_problems, provenance_problems, read_build_record, shipped
+from .record import record_problems, unknown_modules
+from .source import LIBRARY, MANIFEST, Source, WheelFiles
+from .text import read_json, visible
 
 Status = Literal["passed", "failed", "not applicable"]
 FULL_PROFILE = "full"
 # Of equal findings, such as one per variant of a wrong table, so many are listed.
 MOST_LISTED = 20
+# What the build needs between its stages is no artifact.
+_WORK_FOLDER = ".work/"
 
 # The least driver for cubins of a major version of CUDA's tools, and for an arch: NVIDIA's CUDA release notes and compatibility guide.
 _DRIVER_OF_TOOLKIT = {12: (525, 60, 13), 13: (580, 65, 6)}
@@ -64,11 +67,18 @@ class Verification(Document):
     sha256: str | None
     build_id: str | None
     ok: bool
+    # Checks that had nothing to compare with where there should be something: what they would find is not ruled out.
+    unchecked: list[str]
+    verdict: str
     checks: list[Check]
 
 
 class _NotApplicableError(Exception):
-    """The check has nothing to look at; the message says why."""
+    """The check has nothing to look at; the message says why. ``lacking``: a whole build would have it."""
+
+    def __init__(self, reason: str, *, lacking: bool = False) -> None:
+        super().__init__(reason)
+        self.lacking = lacking
 
 
 @dataclass
@@ -77,6 +87,7 @@ class _Progress:
 
     checked: int = 0
     note: str = ""
+    lacking: bool = False
 
 
 @dataclass
@@ -101,10 +112,21 @@ class _Context:
 
     @property
     def library(self) -> Library:
-        if self.source.kind in {"artifacts", "manifest"}:
-            raise _NotApplicableError("no library here: it is compiled later")
+        _need_library(self.source)
         self._or_not(lambda: self.source.library, "the library")
         return self.source.library
+
+    @property
+    def distribution(self) -> str:
+        """The ``.dist-info`` folder."""
+        source = self.source
+        if source.kind == "artifacts":
+            raise _NotApplicableError("no distribution yet")
+        if source.distribution is not None:
+            return source.distribution
+        if source.kind == "wheel":
+            raise AuditError("it has no .dist-info folder, so nothing says what its files must be")
+        raise _NotApplicableError("no .dist-info here: a part of a distribution, or a source tree", lacking=True)  # fmt: skip
 
     @cached_property
     def readable_packs(self) -> dict[str, Pack]:
@@ -121,7 +143,7 @@ class _Context:
     @property
     def packs(self) -> dict[str, Pack]:
         if self.source.kind == "manifest":
-            raise _NotApplicableError("a manifest alone: no packs here")
+            raise _NotApplicableError("a manifest alone: no packs here", lacking=True)
         if not self.readable_packs:
             raise _NotApplicableError("no pack can be read")
         return self.readable_packs
@@ -157,52 +179,69 @@ def _named(variant: Variant) -> str:
     return f"{variant.name} on {variant.arch}"
 
 
+def _need_library(source: Source) -> None:
+    if source.kind == "artifacts":
+        raise _NotApplicableError("no library here: it is compiled later")
+    if source.kind == "manifest":
+        raise _NotApplicableError("a manifest alone: no library here", lacking=True)
+
+
+def _wheel(source: Source) -> WheelFiles:
+    if not isinstance(source.files, WheelFiles):
+        raise _NotApplicableError("for wheels only")
+    return source.files
+
+
 def _hash(context: _Context) -> _Problems:
     """The wheel's own hash, as an index or a release page has it."""
+    wheel = _wheel(context.source)
     if context.sha256 is None:
         raise _NotApplicableError("no hash was named: --sha256")
-    if context.source.kind != "wheel":
-        raise _NotApplicableError("for wheels only")
     context.progress.checked = 1
-    found = _file_hash(context.source.path)
-    if found != context.sha256.lower():
-        yield context.source.path.name, f"its SHA-256 is {found}, not {context.sha256.lower()}"
+    found, named = hashlib.sha256(wheel.data).hexdigest(), context.sha256.lower()
+    if found != named:
+        yield context.source.path.name, f"its SHA-256 is {found}, not {named}"
 
 
 def _archive(context: _Context) -> _Problems:
-    """The archive: every byte belongs to a member, and what is said twice agrees."""
-    if context.source.kind != "wheel":
-        raise _NotApplicableError("for wheels only")
-    data = context.source.path.read_bytes()
-    context.progress.checked = len(data)
-    for member, problem in archive_problems(data):
+    """The archive: every byte belongs to a member, what is said twice agrees, and names are unique and stay in the wheel's folders."""
+    wheel = _wheel(context.source)
+    context.progress.checked = len(wheel.data)
+    for member, problem in archive_problems(
+        wheel.data, context.source.distribution, wheel.contents
+    ):
         yield member or context.source.path.name, problem
 
 
 def _record(context: _Context) -> _Problems:
-    """Every file of the distribution has the hash that RECORD lists."""
-    source = context.source
-    if source.kind in {"artifacts", "manifest"}:
-        raise _NotApplicableError("no distribution here")
-    distribution = source.distribution
-    if distribution is None:
-        if source.kind == "wheel":
-            yield (
-                source.path.name,
-                "it has no .dist-info folder, so nothing says what its files must be",
-            )
-            return
-        raise _NotApplicableError(
-            "no .dist-info beside the package: a source tree, not an installation"
-        )
-    context.progress.checked = sum(
-        1 for _ in source.files.read(f"{distribution}/RECORD").splitlines()
-    )
+    """Every file of the distribution has the hash that RECORD lists, and no other file is there."""
+    source, distribution = context.source, context.distribution
+    record = source.files.read(f"{distribution}/RECORD")
+    context.progress.checked = sum(1 for _ in record.splitlines())
     yield from record_problems(source, distribution)
 
 
+def _bytecode(context: _Context) -> _Problems:
+    """Compiled modules in __pycache__, which Python runs instead of a module's source, have the hash that RECORD lists."""
+    if context.source.kind != "package":
+        raise _NotApplicableError("for installed packages only")
+    unknown = unknown_modules(context.source, context.distribution)
+    if unknown:
+        raise _NotApplicableError(
+            f"RECORD has no hash of {len(unknown)}, which the installer or Python made: delete __pycache__, and Python makes them anew",
+            lacking=True,
+        )
+    yield from ()
+
+
+def _metadata(context: _Context) -> _Problems:
+    """METADATA, WHEEL, the licences that METADATA names, build record and bill of materials are there."""
+    context.progress.checked = 1
+    yield from metadata_problems(context.source, context.distribution)
+
+
 def _artifacts(context: _Context) -> _Problems:
-    """Every file of a folder of artifacts has the hash that checksums.json lists."""
+    """Every file of a folder of artifacts has the hash that checksums.json lists, and no other file is there."""
     source = context.source
     if source.kind != "artifacts":
         raise _NotApplicableError("for folders of artifacts only")
@@ -210,10 +249,15 @@ def _artifacts(context: _Context) -> _Problems:
     sealed = checksums(source.files.read(name), source.where(name))
     context.progress.checked = len(sealed)
     for file, sha256 in sealed.items():
-        if not source.files.has(file):
+        if not is_plain(file):
+            yield file, f"{name} names it, but no build gives a file this name"
+        elif not source.files.has(file):
             yield file, f"{name} names it, but it is missing"
-        elif hashlib.sha256(source.files.read(file)).hexdigest() != sha256:
+        elif source.files.sha256(file) != sha256:
             yield file, f"changed: its bytes are not those of {name}"
+    for file in source.files.names():
+        if file not in {*sealed, name} and not file.startswith(_WORK_FOLDER):
+            yield file, f"{name} does not name it"
 
 
 def _manifest(context: _Context) -> _Problems:
@@ -235,8 +279,7 @@ def _manifest(context: _Context) -> _Problems:
 
 def _library(context: _Context) -> _Problems:
     """The dispatch tables in the library are those of the manifest: packs, kernels, cells, variants."""
-    if context.source.kind in {"artifacts", "manifest"}:
-        raise _NotApplicableError("no library here: it is compiled later")
+    _need_library(context.source)
     try:
         library = context.source.library
     except AuditError as error:
@@ -330,7 +373,7 @@ def _packs(context: _Context) -> _Problems:
     """Every pack is whole and the one that manifest and library name; nothing lies between its cubins."""
     source = context.source
     if source.kind == "manifest":
-        raise _NotApplicableError("a manifest alone: no packs here")
+        raise _NotApplicableError("a manifest alone: no packs here", lacking=True)
     for name, entry in context.manifest.archs.items():
         context.progress.checked += 1
         try:
@@ -341,7 +384,7 @@ def _packs(context: _Context) -> _Problems:
         yield from _pack_problems(name, entry, pack, source)
     known = {entry.pack for entry in context.manifest.archs.values()}
     folder = source.library_folder
-    for file in source.files.names():
+    for file in source.files.names(*filter(None, [folder.rstrip("/")])):
         beside = file.startswith(folder) and "/" not in file.removeprefix(folder)
         if beside and file.endswith(".pack") and file.removeprefix(folder) not in known:
             yield file, "no arch of the manifest has this pack"
@@ -363,7 +406,7 @@ def _pack_problems(name: str, entry: Arch, pack: Pack, source: Source) -> _Probl
         )
     for begin, end in pack.stray_bytes():
         yield file, f"bytes {begin} to {end} are padding between cubins and were changed"
-    if hashlib.sha256(pack.data).hexdigest() != entry.pack_sha256:
+    if source.files.sha256(source.name_of(file)) != entry.pack_sha256:
         yield file, "changed: its SHA-256 is not the manifest's"
     hashes = [blob.sha256 for blob in pack.blobs]
     if hashes != sorted(set(hashes)):
@@ -472,6 +515,15 @@ def _resources(context: _Context) -> _Problems:
             )
 
 
+def _facts(context: _Context) -> _Problems:
+    """Occupancy follows from the other facts and the arch's limits, and every variant keeps its budget and its row loads."""
+    manifest = context.manifest
+    for _, variant, code in manifest.built():
+        context.progress.checked += 1
+        for problem in fact_problems(variant, code, manifest.archs[variant.arch].limits):
+            yield _named(variant), problem
+
+
 def _cells(context: _Context) -> _Problems:
     """Every cell has exactly one variant or a reason why it has none, and every variant has a cubin: nothing falls through."""
     manifest = context.manifest
@@ -568,17 +620,14 @@ def _driver(context: _Context) -> _Problems:
 
 
 def _provenance(context: _Context) -> _Problems:
-    """Build record and bill of materials are of this build and these files."""
+    """The bill of materials has every file with its hash; it, the build record and the manifest agree on build, tools and sources."""
     source = context.source
-    if source.kind in {"artifacts", "manifest"} or source.distribution is None:
-        raise _NotApplicableError("no distribution here")
-    build_id = context.manifest.build_id
-    yield from provenance_problems(source, build_id)
-    record = build_record(source)
-    context.progress.checked = 2
-    commit = record.get("source", {}).get("revision") or "unknown"
+    _ = context.distribution
+    yield from provenance_problems(source, context.manifest)
+    record = read_build_record(source)
+    context.progress.checked = len(shipped(source))
     context.progress.note = (
-        f"commit {commit}, {record.get('native', {}).get('compiler', 'unknown')}"
+        f"commit {record.source.revision or 'unknown'}, {record.native.compiler}"
     )
 
 
@@ -586,6 +635,8 @@ CHECKS: dict[str, Callable[[_Context], _Problems]] = {
     "hash": _hash,
     "archive": _archive,
     "record": _record,
+    "bytecode": _bytecode,
+    "metadata": _metadata,
     "artifacts": _artifacts,
     "manifest": _manifest,
     "library": _library,
@@ -594,6 +645,7 @@ CHECKS: dict[str, Callable[[_Context], _Problems]] = {
     "target": _target,
     "parameters": _parameters,
     "resources": _resources,
+    "facts": _facts,
     "cells": _cells,
     "reachable": _reachable,
     "driver": _driver,
@@ -612,15 +664,11 @@ def checksums(data: bytes, where: str) -> dict[str, str]:
     Raises:
         AuditError: they are damaged.
     """
-    try:
-        sealed = json.loads(data)["sha256"]
-        return {str(name): str(sha256) for name, sha256 in sealed.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise AuditError(f"{where} is damaged: it lists no hashes") from None
-
-
-def _file_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    document = read_json(data, where)
+    sealed = document.get("sha256") if isinstance(document, dict) else None
+    if not isinstance(sealed, dict) or not all(isinstance(value, str) for value in sealed.values()):
+        raise AuditError(f"{where} is damaged: it lists no hashes")
+    return sealed
 
 
 def verify(source: Source, sha256: str | None = None) -> Verification:
@@ -631,19 +679,38 @@ def verify(source: Source, sha256: str | None = None) -> Verification:
         sha256: the hash that a wheel must have as a whole, if known.
     """
     context = _Context(source, sha256)
-    checks = [_run(name, check, context) for name, check in CHECKS.items()]
+    checks = []
+    unchecked = []
+    for name, check in CHECKS.items():
+        checks.append(_run(name, check, context))
+        unchecked += [name] if context.progress.lacking else []
     try:
         build_id = source.manifest.build_id
     except AuditError:
         build_id = None
+    count = sum(len(check.findings) for check in checks)
+    wheel = source.files.data if isinstance(source.files, WheelFiles) else None
     return Verification(
         source=str(source),
         kind=source.kind,
-        sha256=_file_hash(source.path) if source.kind == "wheel" else None,
+        sha256=None if wheel is None else hashlib.sha256(wheel).hexdigest(),
         build_id=build_id,
-        ok=not any(check.findings for check in checks),
+        ok=not count,
+        unchecked=unchecked,
+        verdict=_verdict(source, count, unchecked, sha256),
         checks=checks,
     )
+
+
+def _verdict(source: Source, findings: int, unchecked: list[str], sha256: str | None) -> str:
+    if findings:
+        return f"{findings} finding{'s' if findings > 1 else ''}: do not use it."
+    if unchecked:
+        return f"Nothing wrong was found, but it was not all looked at: {', '.join(unchecked)} had nothing to compare with."
+    if sha256 is not None:
+        return "It is what was built, and has the hash that was named."
+    named = " --sha256 compares it with its release." if source.kind == "wheel" else ""
+    return f"It is what was built, by its own hashes.{named}"
 
 
 def _run(name: str, check: Callable[[_Context], _Problems], context: _Context) -> Check:
@@ -653,12 +720,15 @@ def _run(name: str, check: Callable[[_Context], _Problems], context: _Context) -
     note = ""
     try:
         for subject, message in check(context):
-            findings.append(Finding(check=name, subject=subject, message=message))
+            findings.append(Finding(check=name, subject=visible(subject), message=visible(message)))
     except _NotApplicableError as reason:
         note = str(reason)
         status = "not applicable"
+        context.progress.lacking = reason.lacking
     except AuditError as error:
-        findings.append(Finding(check=name, subject=str(context.source), message=str(error)))
+        findings.append(
+            Finding(check=name, subject=str(context.source), message=visible(str(error)))
+        )
     if findings:
         status = "failed"
     return Check(

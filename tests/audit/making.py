@@ -6,16 +6,21 @@ import base64
 import hashlib
 import json
 import subprocess
+import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from tests.unit.aot_build.toy_specs import REPOSITORY
+from wheels import provenance
 
 DISTRIBUTION = "tbe_aot-1.0.dist-info"
 LIB = "tbe_aot/lib/"
 RECORD = f"{DISTRIBUTION}/RECORD"
+BUILD_RECORD = f"{DISTRIBUTION}/{provenance.RECORD_FILE}"
+SBOM = f"{DISTRIBUTION}/{provenance.SBOM_FILE}"
+METADATA = b"Metadata-Version: 2.4\nName: tbe-aot\nVersion: 1.0\nLicense-File: LICENSE\n\nText\n"
 DATE = (2026, 1, 1, 0, 0, 0)
 # The tables of the library and nothing else of it: no torch, no operators.
 EXPORT = """
@@ -49,24 +54,45 @@ def compile_library(generated: Path, out: Path) -> bytes:
 def package_files(artifacts: Path, library: bytes) -> Files:
     """What a wheel of these artifacts holds."""
     files = {f"{LIB}{path.name}": path.read_bytes() for path in artifacts.glob("*.pack")}
-    manifest = (artifacts / "manifest.json").read_bytes()
-    files |= {f"{LIB}manifest.json": manifest, f"{LIB}libtbe_aot.so": library}
-    record = {"build_id": json.loads(manifest)["build_id"], "source": {"revision": "abc"}}
-    components = [
-        {
-            "type": "file",
-            "name": name,
-            "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(data).hexdigest()}],
+    return with_provenance(
+        files
+        | {
+            f"{LIB}manifest.json": (artifacts / "manifest.json").read_bytes(),
+            f"{LIB}libtbe_aot.so": library,
+            "tbe_aot/__init__.py": b'"""A package."""\n',
+            f"{DISTRIBUTION}/METADATA": METADATA,
+            f"{DISTRIBUTION}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n",
+            f"{DISTRIBUTION}/entry_points.txt": b"[console_scripts]\n",
+            f"{DISTRIBUTION}/licenses/LICENSE": b"Do as you like.\n",
         }
-        for name, data in files.items()
-    ]
-    return files | {
-        f"{DISTRIBUTION}/build_record.json": json.dumps(record).encode(),
-        f"{DISTRIBUTION}/sboms/tbe-aot.cdx.json": json.dumps({"components": components}).encode(),
-        "tbe_aot/__init__.py": b'"""A package."""\n',
-        f"{DISTRIBUTION}/METADATA": b"Metadata-Version: 2.4\nName: tbe-aot\nVersion: 1.0\n",
-        f"{DISTRIBUTION}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\n",
+    )
+
+
+def build_record_of(files: Files) -> dict[str, Any]:
+    """The build record of the files' manifest."""
+    manifest = json.loads(files[f"{LIB}manifest.json"])
+    return {
+        "record_version": provenance.RECORD_VERSION,
+        "version": "1.0",
+        "build_id": manifest["build_id"],
+        "profile": manifest["profile"],
+        "source": {"sha256": "5" * 64, "revision": "abc"},
+        "kernels": manifest["toolchain"],
+        "native": {"compiler": "g++ 1", "flags": [], "torch": "2.13.0", "pybind11": "3.1.0"},
     }
+
+
+def with_provenance(files: Files, record: dict[str, Any] | None = None) -> Files:
+    """The files with a build record and a bill of materials that fit, as a build makes them and as a forger could."""
+    record = build_record_of(files) if record is None else record
+    named = {**files, BUILD_RECORD: json.dumps(record).encode()}
+    hashes = {
+        name: hashlib.sha256(data).hexdigest()
+        for name, data in named.items()
+        if name.removeprefix(f"{DISTRIBUTION}/") not in provenance.UNLISTED
+    }
+    bill = provenance.bill_of_materials(record, hashes, ["torch>=2.10"])
+    return {**named, SBOM: json.dumps(bill).encode()}
 
 
 def record_of(files: Files) -> bytes:
@@ -78,10 +104,14 @@ def record_of(files: Files) -> bytes:
     return "".join([*lines, f"{RECORD},,\n"]).encode()
 
 
-def write_wheel(path: Path, files: Files, record: bytes | None = None) -> Path:
-    """A wheel as setuptools writes one."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in {**files, RECORD: record_of(files) if record is None else record}.items():
+def write_wheel(
+    path: Path, files: Files, record: bytes | None = None, first: Iterable[tuple[str, bytes]] = ()
+) -> Path:
+    """A wheel as setuptools writes one; ``first``: members before those, perhaps of the same names."""
+    members = {**files, RECORD: record_of(files) if record is None else record}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # zipfile's, of names that are there twice
+        for name, data in [*first, *members.items()]:
             info = zipfile.ZipInfo(name, DATE)
             mode = 0o100755 if name.endswith(".so") else 0o100664 if name == RECORD else 0o100644
             info.external_attr = mode << 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -21,7 +22,15 @@ from tbe_aot_audit.errors import AuditError
 from tbe_aot_audit.manifest import parse_manifest
 from tbe_aot_audit.schema import documents_schema
 from tbe_aot_audit.source import open_source
-from tests.audit.making import LIB, Files, edit_manifest, flipped, write_package, write_wheel
+from tests.audit.making import (
+    LIB,
+    Files,
+    edit_manifest,
+    flipped,
+    with_provenance,
+    write_package,
+    write_wheel,
+)
 from tests.unit.aot_build.toy_specs import REPOSITORY
 
 VARIANT = "scale__fp16_256_long"
@@ -116,7 +125,9 @@ def test_show_with_machine_code(wheel: Path, monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_verify(wheel: Path, files: Files, tmp_path: Path):
-    assert "It is what was built." in run("verify", wheel)
+    assert "It is what was built, by its own hashes. --sha256" in run("verify", wheel)
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    assert "has the hash that was named" in run("verify", wheel, "--sha256", sha256)
     assert document("verify", wheel)["ok"]
     name = f"{LIB}sm90.pack"
     changed = {**files, name: flipped(files[name], len(files[name]) // 2)}
@@ -130,10 +141,33 @@ def test_verify(wheel: Path, files: Files, tmp_path: Path):
     }
 
 
+@pytest.mark.parametrize("sha256", ["zz", "", "0" * 63, "0" * 65, "g" * 64])
+def test_a_hash_that_is_none_is_no_finding(wheel: Path, sha256: str):
+    assert "64 hexadecimal digits" in run("verify", wheel, "--sha256", sha256, status=2)
+
+
+def test_what_did_not_apply_is_said(files: Files, tmp_path: Path):
+    path = tmp_path / "manifest.json"
+    path.write_bytes(files[f"{LIB}manifest.json"])
+    shown = run("verify", path)
+    assert "It is what was built" not in shown
+    assert "Nothing wrong was found, but it was not all looked at: record, " in shown
+
+
+def test_a_report_of_a_wheel_that_is_wrong(files: Files, tmp_path: Path):
+    changed = {**files, "tbe_aot/__init__.py": b"evil"}
+    wheel = write_wheel(tmp_path / "changed.whl", changed)
+    out = tmp_path / "report.html"
+    assert "1 finding: do not use it" in run("report", wheel, "--out", out, status=1)
+    assert out.stat().st_size > 10_000
+    good = write_wheel(tmp_path / "good.whl", files)
+    assert "It is what was built" in run("report", good, "--out", out)
+
+
 def test_sbom_and_record(wheel: Path, artifacts: Path):
     names = [component["name"] for component in json.loads(run("sbom", wheel))["components"]]
     assert f"{LIB}sm90.pack" in names
-    assert json.loads(run("sbom", wheel, "--record"))["source"] == {"revision": "abc"}
+    assert json.loads(run("sbom", wheel, "--record"))["source"]["revision"] == "abc"
     with pytest.raises(AuditError, match="is no distribution, so it has no sboms/"):
         run("sbom", artifacts)
 
@@ -164,6 +198,122 @@ def test_errors_have_a_status_of_their_own(
     assert says in done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
+
+
+def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """The command as a process of its own."""
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "python")}
+    line = [sys.executable, "-m", "tbe_aot_audit", *map(str, arguments)]
+    return subprocess.run(line, env=environment, check=False, **options)
+
+
+@pytest.mark.parametrize("build", ["x" * 5000, "x" * 300, "a/" * 300, "\udcff.whl", "\x1b[2J.whl"])
+def test_a_path_that_is_none(build: str):
+    done = command("list", os.fsencode(build).decode("utf-8", "surrogateescape"), capture_output=True)  # fmt: skip
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+    assert b"\x1b" not in done.stderr
+
+
+def test_what_cannot_be_written(wheel: Path, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path, tmp_path / "file" / "x", tmp_path / ("x" * 300)):
+        with pytest.raises(AuditError, match="cannot be written: "):
+            run("report", wheel, "--out", out)
+        with pytest.raises(AuditError, match="cannot be written: "):
+            run("baseline", wheel, out, "--accept")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_full_disk(wheel: Path, options: list[str]):
+    with Path("/dev/full").open("wb") as full:
+        done = command("verify", wheel, *options, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr == b"error: the output cannot be written: No space left on device\n"
+
+
+# What a build may say of itself: markup, its halves, escapes for terminals, a line of one's own, a change of direction.
+HOSTILE = ["[/x]", "[/x", "y]", "[bold]", "\\", "\\[/x]", "\x1b[2J", "a\nIt is what was built.", "\u202e", "\u009b31m", ":smile:"]  # fmt: skip
+# Names that lead from one part of a manifest to another; they are replaced everywhere at once.
+LINKS = ("sm90", "scale", VARIANT)
+
+
+def replaced(value: Any, hostile: str, names: dict[str, str]) -> Any:
+    if isinstance(value, str):
+        return names.get(value, value)
+    if isinstance(value, list):
+        return [replaced(item, hostile, names) for item in value]
+    if isinstance(value, dict):
+        free = {"summary", "doc", "reason", "entry", "limited_by", "triton", "type", "least_driver", "profile", "source_sha256", "nvrtc"}  # fmt: skip
+        return {
+            names.get(key, key): hostile
+            if key in free and isinstance(item, str)
+            else replaced(item, hostile, names)
+            for key, item in value.items()
+        }
+    return value
+
+
+def with_other_code(manifest: dict[str, Any]) -> None:
+    for kernel in manifest["kernels"].values():
+        for variant in kernel["variants"]:
+            variant.update(registers=1, cubin_sha256="0")
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_nothing_that_a_build_says_reaches_the_terminal_as_it_is(
+    files: Files, tmp_path: Path, hostile: str
+):
+    names = {link: f"{link}{hostile}" for link in LINKS}
+    text = files[f"{LIB}manifest.json"]
+    manifest = tmp_path / "manifest.json"
+    document = replaced(json.loads(text), hostile, names)
+    document["archs"][names["sm90"]]["elf_abi"] = [hostile]
+    manifest.write_text(json.dumps(document))
+    older = tmp_path / "older.json"
+    worsened = edit_manifest({f"{LIB}manifest.json": manifest.read_bytes()}, with_other_code)
+    older.write_bytes(worsened[f"{LIB}manifest.json"])
+    baseline = tmp_path / "baseline.json"
+    commands: list[list[object]] = [
+        ["info", manifest],
+        ["list", manifest],
+        ["show", names[VARIANT], manifest],
+        ["verify", manifest],
+        ["diff", older, manifest],
+        ["diff", tmp_path / "manifest.json", older],
+        ["explain", manifest, "--kernel", names["scale"]],
+        ["report", manifest, "--out", tmp_path / "report.html"],
+        ["baseline", older, baseline, "--accept"],
+        ["baseline", manifest, baseline],
+    ]
+    for words in commands:
+        done = CliRunner().invoke(cli.app, list(map(str, words)), env={"COLUMNS": "500"})
+        if not isinstance(done.exception, AuditError | SystemExit | None):
+            raise done.exception
+        assert all(char.isprintable() or char == "\n" for char in done.output)
+        assert not any(line.startswith("It is what was built.") for line in done.output.splitlines())  # fmt: skip
+    # Shown as it is, where it can be.
+    if hostile in {"[/x]", "[bold]", "[/x", "y]", ":smile:"}:
+        assert names[VARIANT] in run("show", names[VARIANT], manifest)
+        assert names[VARIANT] in run("list", manifest)
+
+
+def test_names_in_an_archive_reach_no_terminal(files: Files, tmp_path: Path):
+    name = "tbe_aot/\x1b[2J[/x].py"
+    wheel = write_wheel(tmp_path / "a.whl", {**files, name: b""})
+    shown = run("verify", wheel, status=1)
+    assert "\x1b" not in shown
+    assert r"tbe_aot/\x1b[2J[/x].py" in shown
+    assert "\x1b" not in run("verify", wheel, "--json", status=1)
+
+
+def test_json_is_ascii(files: Files, tmp_path: Path):
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["kernels"]["scale"]["summary"] = "\u009b31m \u202e \U0001f600"
+
+    wheel = write_wheel(tmp_path / "a.whl", edit_manifest(files, change))
+    assert run("info", wheel, "--json").isascii()
+    assert document("info", wheel)["kernels"]["scale"] == "\u009b31m \u202e \U0001f600"
 
 
 def test_a_folder_without_a_build(tmp_path: Path):
@@ -414,11 +564,12 @@ def test_the_audit_imports_neither_torch_nor_triton_nor_the_package(files: Files
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "It is what was built." in done.stdout
+    assert "It is what was built, by its own hashes." in done.stdout
 
 
 def test_the_installed_build_is_found_without_importing_it(files: Files, tmp_path: Path):
-    write_package(tmp_path, {**files, "tbe_aot/__init__.py": b"raise ImportError('imported')\n"})
+    module = {"tbe_aot/__init__.py": b"raise ImportError('imported')\n"}
+    write_package(tmp_path, with_provenance({**files, **module}))
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY / "python")])
     }

@@ -7,7 +7,11 @@ import hashlib
 import json
 import os
 import struct
+import tempfile
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from elftools.elf.elffile import ELFFile
@@ -29,9 +33,19 @@ from tbe_aot_audit.pack import parse_pack
 from tbe_aot_audit.record import read_record
 from tbe_aot_audit.report import make_report
 from tbe_aot_audit.source import open_source
-from tbe_aot_audit.verify import verify
-from tests.audit.making import LIB, Files, write_package
+from tbe_aot_audit.verify import checksums, verify
+from tests.audit.making import (
+    BUILD_RECORD,
+    DISTRIBUTION,
+    LIB,
+    RECORD,
+    SBOM,
+    Files,
+    write_package,
+    write_wheel,
+)
 
+Data = TypeVar("Data", bytes, Path)
 # Other examples in every run, but the same ones in CI: what it says then does not depend on luck.
 MANY = settings(
     max_examples=300,
@@ -142,6 +156,9 @@ def test_a_pack_that_is_refused(change, says):
         (b'{"schema_version": 9, "kernels": {}}', "schema version 9, this tool reads 2: .*, or a newer one"),
         (b'{"schema_version": "x", "kernels": {}}', "schema version 'x'"),
         (b'{"schema_version": 2, "kernels": 3}', "is damaged: "),
+        (b'{"schema_version": 2, "kernels": {}, "profile": "\\ud800"}', "is no JSON .*surrogates not allowed"),
+        (b'{"schema_version": 2, "kernels": NaN}', "is no JSON .NaN is no number"),
+        (b'{"schema_version": 1' + b"0" * 30 + b', "kernels": {}}', "has more than 64 bits"),
     ],
 )  # fmt: skip
 def test_a_manifest_that_is_refused(text: bytes, says: str):
@@ -149,7 +166,7 @@ def test_a_manifest_that_is_refused(text: bytes, says: str):
         parse_manifest(text, "manifest.json")
 
 
-def tolerant(read, data: bytes) -> None:
+def tolerant(read: Callable[[Data], object], data: Data) -> None:
     """Reading ends in a result or in this package's error, never in another one."""
     with contextlib.suppress(AuditError):
         read(data)
@@ -281,6 +298,93 @@ def test_whatever_the_manifest_says_every_command_ends_in_words(files: Files, tm
 @given(text=st.binary(max_size=200))
 def test_fuzzed_records(text: bytes):
     tolerant(lambda made: read_record(made, "RECORD"), text)
+
+
+@MANY
+@given(text=st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_fuzzed_checksums(text: bytes):
+    tolerant(lambda made: checksums(made, "checksums.json"), text)
+
+
+def replaced(document, data):
+    """A JSON document with another value at one place."""
+    path = data.draw(st.sampled_from(list(places_in(document))))
+    if not path:
+        return data.draw(JSON)
+    target = document
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = data.draw(JSON)
+    return document
+
+
+# The files that are small and that a distribution is judged by.
+@pytest.mark.parametrize("name", [SBOM, BUILD_RECORD, RECORD, f"{DISTRIBUTION}/METADATA", f"{DISTRIBUTION}/WHEEL"])  # fmt: skip
+def test_fuzzed_documents_of_a_distribution(files: Files, tmp_path: Path, name: str):
+    """Whatever they say, ``verify`` ends, and what changed their meaning is a finding."""
+    small = {name: data for name, data in files.items() if not name.startswith(LIB)}
+    package = write_package(tmp_path, {**small, f"{LIB}manifest.json": files[f"{LIB}manifest.json"]})  # fmt: skip
+    path = tmp_path / name
+    original = path.read_bytes()
+
+    @settings(MANY, max_examples=150)
+    @given(data=st.data())
+    def fuzz(data):
+        if name in {SBOM, BUILD_RECORD}:
+            made = json.dumps(replaced(json.loads(original), data)).encode()
+        else:
+            made = changed(original, data.draw(changes(len(original))))
+        path.write_bytes(made)
+        tolerant(lambda place: verify(open_source(place)), package)
+
+    fuzz()
+
+
+@MANY
+@given(data=st.data())
+def test_fuzzed_archives(data):
+    """The directory and the heads of members of a small archive, which two readers look at."""
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = write_wheel(Path(folder) / "a.whl", {"tbe_aot/a.py": b"a" * 50, "tbe_aot/b.so": b"b"})  # fmt: skip
+        wheel.write_bytes(changed(wheel.read_bytes(), data.draw(changes(wheel.stat().st_size))))
+        tolerant(lambda place: verify(open_source(place)), wheel)
+
+
+def test_a_cubin_of_overlapping_sections(files: Files):
+    """Of overlapping sections a small file could hold any number, each of which would be copied."""
+    pack = parse_pack(files[f"{LIB}sm90.pack"], "pack")
+    cubin = pack.cubin(0)
+    count = 60_000
+    header = bytearray(cubin[:64])
+    struct.pack_into("<Q", header, 40, 64)
+    struct.pack_into("<HHH", header, 58, 64, count, 0)
+    section = struct.pack("<IIQQQQIIQQ", 0, 1, 0, 0, 0, 64 + 64 * count, 0, 0, 1, 0)
+    tracemalloc.start()
+    with pytest.raises(AuditError, match="its sections overlap"):
+        read_cubin(bytes(header) + section * count, "cubin")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100 << 20
+
+
+def test_names_of_sections_have_an_end(files: Files):
+    """A table of names without an end is no reason to read all of it for each section."""
+    library = files[f"{LIB}libtbe_aot.so"]
+    names = next(s for s in Elf(library, "library").sections if s.name == ".shstrtab")
+    start = library.index(names.data)
+    endless = library[:start] + b"x" * len(names.data) + library[start + len(names.data) :]
+    assert all(len(s.name) <= 4096 for s in Elf(endless + b"x" * 9000, "library").sections)
+
+
+def test_a_pack_of_overlapping_cubins():
+    _, data = encode_pack("sm90", CUBINS)
+    entry = data[HEADER.size : HEADER.size + ENTRY.size]
+    made = bytearray(data)
+    sha256, offset, _ = ENTRY.unpack(entry)
+    for number in range(len(CUBINS)):
+        ENTRY.pack_into(made, HEADER.size + ENTRY.size * number, sha256, offset, len(data) - offset)
+    with pytest.raises(AuditError, match="its cubins overlap"):
+        parse_pack(bytes(made), "pack")
 
 
 @MANY

@@ -285,11 +285,62 @@ def test_machine_code_of_what_is_not_there(wheel: Path):
         make_report(open_source(wheel), None, ["nothing"])
 
 
-def test_what_the_data_holds_ends_no_script(files: Files, tmp_path: Path):
+@pytest.mark.parametrize(
+    "summary", ["</script><script>alert(1)</script>", "x<!--<script>", "x<!--<SCRIPT "]
+)
+def test_what_the_data_holds_ends_no_script(
+    browser: Browser, files: Files, tmp_path: Path, summary: str
+):
     def change(manifest) -> None:
-        manifest["kernels"]["scale"]["summary"] = "</script><script>alert(1)</script>"
+        manifest["kernels"]["scale"]["summary"] = summary
 
     wheel = open_source(write_wheel(tmp_path / "a.whl", edit_manifest(files, change)))
-    page = make_report(wheel).decode()
-    assert page.count("</script>") == 2
+    data = make_report(wheel)
+    assert data.decode().count("</script>") == 2
     assert compare(wheel.manifest, wheel.manifest, ("a", "a")).unchanged == 11
+    (tmp_path / "report.html").write_bytes(data)
+    with opened(browser, tmp_path / "report.html") as page:
+        assert page.get_by_text(summary).count() == 1
+
+
+@pytest.mark.parametrize("name", ["a%zz", "a?b=c", "a/b#c d&e%20f", "<img src=x>", "__proto__"])
+def test_a_variant_of_any_name_has_its_page(
+    browser: Browser, files: Files, tmp_path: Path, name: str
+):
+    def change(manifest) -> None:
+        for variant in manifest["kernels"]["scale"]["variants"]:
+            if variant["name"] == VARIANT:
+                variant.update(name=name)
+
+    made = edit_manifest(files, change)
+    wheel = open_source(write_wheel(tmp_path / "new.whl", made))
+    older = open_source(write_wheel(tmp_path / "old.whl", files))
+    (tmp_path / "report.html").write_bytes(make_report(wheel, older))
+    with opened(browser, tmp_path / "report.html", "#/variants") as page:
+        for view in ("#/variants?arch=sm90", "#/diff"):
+            page.goto(f"file://{tmp_path}/report.html{view}")
+            page.get_by_role("link", name=name, exact=True).first.click()
+            page.wait_for_selector("h1.mono")
+            assert page.locator("h1").inner_text() == name
+            assert name in page.title()
+
+
+def test_findings_on_a_phone(browser: Browser, files: Files, tmp_path: Path):
+    def change(manifest) -> None:
+        manifest["archs"]["sm90"]["index_sha256"] = "0" * 64
+
+    wheel = write_wheel(tmp_path / "a.whl", edit_manifest(files, change))
+    (tmp_path / "report.html").write_bytes(make_report(open_source(wheel)))
+    with opened(browser, tmp_path / "report.html", "#/checks", PHONE) as page:
+        assert "Something is wrong" in page.locator("h1").inner_text()
+        assert "findings: do not use it" in page.locator("main").inner_text()
+        assert page.locator(".check li", has_text="0" * 64).count() > 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+
+
+def test_what_was_not_compared_is_said(browser: Browser, files: Files, tmp_path: Path):
+    (tmp_path / "manifest.json").write_bytes(files[f"{LIB}manifest.json"])
+    (tmp_path / "report.html").write_bytes(make_report(open_source(tmp_path / "manifest.json")))
+    with opened(browser, tmp_path / "report.html", "#/checks") as page:
+        assert page.locator("h1").inner_text() == "Nothing wrong was found"
+        assert "had nothing to compare with" in page.locator("main").inner_text()

@@ -373,15 +373,16 @@ def test_a_state_moves_between_devices(device):
     expect_close(moving, staying)
 
 
-def test_compiled_steps_train_as_eager_ones(cuda):
-    if sys.modules.get("triton", True) is None:
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_steps_train_as_eager_ones(backend, cuda):
+    if backend == "inductor" and sys.modules.get("triton", True) is None:
         pytest.skip(
             "Inductor needs triton, which this run hides; tests/operators/test_training_compile.py compiles on a CPU"
         )
     module = bags(cuda, optimizer=RowwiseAdagrad(lr=0.1))
     other = bags(cuda, optimizer=RowwiseAdagrad(lr=0.1))
     other.load_state_dict(module.state_dict())
-    compiled = torch.compile(module)
+    compiled = torch.compile(module, backend=backend)
     for seed in range(3):
         loss_of(compiled(*batch(cuda, seed))).backward()
         loss_of(other(*batch(cuda, seed))).backward()

@@ -33,8 +33,11 @@
   const kib = (n) => `${(n / 1024).toFixed(1)} KiB`;
   const widths = (counts) => Object.keys(counts).sort((a, b) => b - a).map((w) => `${w}:${counts[w]}`).join(" ");
   const widest = (counts) => Math.max(0, ...Object.keys(counts).map(Number));
-  const link = (v) => `#/variant/${keyOf(v)}`;
+  const place = (archName, name) => `#/variant/${encodeURIComponent(archName)}/${encodeURIComponent(name)}`;
+  const link = (v) => place(arch(v), v.name);
+  const decoded = (part) => { try { return decodeURIComponent(part); } catch { return part; } };
   const query = (values) => "#/variants?" + new URLSearchParams(Object.entries(values).filter(([, x]) => x !== "" && x !== undefined));
+  const whole = (check) => check.ok && !check.unchecked.length;
   const card = (title, ...content) => h("section", { class: "card" }, title && h("h2", {}, title), content);
   const tile = (value, what, kind) => h("div", { class: `tile ${kind || ""}` }, h("b", {}, value), h("span", {}, what));
 
@@ -65,7 +68,7 @@
       tile(text(Math.max(0, ...built.map((v) => v.registers))), "most registers"),
       tile(`${text(Math.min(100, ...built.map((v) => v.occupancy)))} %`, "least occupancy"),
       tile(text(spilling), "variants that spill", spilling ? "bad" : "good"),
-      check && tile(check.ok ? "verified" : "not verified", check.ok ? "every check passed" : "see Checks", check.ok ? "good" : "bad"),
+      check && tile(check.ok ? (whole(check) ? "verified" : "in part") : "not verified", whole(check) ? "every check passed" : "see Checks", check.ok ? (whole(check) ? "good" : "") : "bad"),
       D.diff && tile(text(D.diff.added.length + D.diff.removed.length + D.diff.changed.length + D.diff.cells.length + D.diff.differences.length), "differences from the other build"));
     const archs = card("Architectures", h("div", { class: "scroll" }, h("table", {},
       h("thead", {}, h("tr", {}, ["arch", "variants", "left out", "cubins", "pack", "driver from", "ELF ABI", "ptxas"].map((t, i) => h("th", { class: i ? "" : "text", scope: "col" }, t)))),
@@ -393,14 +396,14 @@
   }
 
   /* ---- checks ---- */
-  const checkLine = (c) => h("div", { style: "padding:7px 0;border-top:1px solid var(--line)" },
+  const checkLine = (c) => h("div", { class: "check", style: "padding:7px 0;border-top:1px solid var(--line)" },
     h("span", { class: `pill ${c.status === "passed" ? "good" : c.status === "failed" ? "bad" : "quiet"}` }, c.status), " ", h("b", {}, c.name), " ", c.title, " ",
     c.checked ? h("span", { class: "quiet-text" }, `${text(c.checked)} looked at. `) : null, c.note ? h("span", { class: "quiet-text" }, c.note) : null,
     c.findings.length ? h("ul", {}, c.findings.slice(0, 50).map((f) => h("li", {}, h("code", {}, f.subject), ": ", f.message)), c.findings.length > 50 ? h("li", {}, `and ${c.findings.length - 50} more`) : null) : null);
   function checksView() {
     const check = D.verification;
     if (!check) return [h("h1", {}, "Checks"), h("p", {}, "This report was made without them.")];
-    return [h("h1", {}, check.ok ? "It is what was built" : "Something is wrong"), h("p", { class: "lead" }, check.source, check.sha256 ? [" · SHA-256 ", h("code", {}, check.sha256)] : null), card(null, check.checks.map(checkLine))];
+    return [h("h1", {}, check.ok ? (whole(check) ? "It is what was built" : "Nothing wrong was found") : "Something is wrong"), h("p", { class: "lead" }, check.verdict), h("p", { class: "lead" }, check.source, check.sha256 ? [" · SHA-256 ", h("code", {}, check.sha256)] : null), card(null, check.checks.map(checkLine))];
   }
 
   /* ---- diff ---- */
@@ -420,10 +423,10 @@
       const words = state.q.toLowerCase().split(/\s+/).filter(Boolean);
       const list = d.changed.filter((c) => (!state.kernel || c.kernel === state.kernel) && (!state.only || (state.only === "worse" ? c.changes.some((x) => x.worse) : c.changes.some((x) => x.intolerable))) && words.every((w) => `${c.name} ${c.arch}`.toLowerCase().includes(w)));
       count.textContent = `${text(list.length)} of ${text(d.changed.length)} changed variants`;
-      holder.replaceChildren(...list.slice(0, 500).map((c) => h("tr", {}, h("td", { class: "text" }, h("a", { href: `#/variant/${c.arch}/${c.name}` }, c.name)), h("td", { class: "text" }, c.arch), h("td", { class: "text wrap" }, changes(c)))),
+      holder.replaceChildren(...list.slice(0, 500).map((c) => h("tr", {}, h("td", { class: "text" }, h("a", { href: place(c.arch, c.name) }, c.name)), h("td", { class: "text" }, c.arch), h("td", { class: "text wrap" }, changes(c)))),
         ...(list.length > 500 ? [h("tr", {}, h("td", { class: "text", colspan: 3 }, `and ${list.length - 500} more: filter them`))] : []));
     };
-    const names = (title, list) => list.length ? card(`${title}: ${text(list.length)}`, h("details", { open: list.length < 12 }, h("summary", {}, "names"), h("ul", { class: "plain mono" }, list.map((n) => h("li", {}, byKey.has(`${n.arch}/${n.name}`) ? h("a", { href: `#/variant/${n.arch}/${n.name}` }, n.name) : n.name, ` ${n.arch}`))))) : null;
+    const names = (title, list) => list.length ? card(`${title}: ${text(list.length)}`, h("details", { open: list.length < 12 }, h("summary", {}, "names"), h("ul", { class: "plain mono" }, list.map((n) => h("li", {}, byKey.has(`${n.arch}/${n.name}`) ? h("a", { href: place(n.arch, n.name) }, n.name) : n.name, ` ${n.arch}`))))) : null;
     const worse = d.changed.filter((c) => c.changes.some((x) => x.intolerable)).length;
     const set = (key) => (e) => { state[key] = e.target.value; refresh(); };
     afterRender = refresh;
@@ -449,11 +452,11 @@
     onScroll = () => {};
     afterRender = () => {};
     let content, current = name;
-    if (name === "variant") { content = variantView(decodeURIComponent(rest.join("/"))); current = "variants"; }
+    if (name === "variant") { content = variantView(rest.map(decoded).join("/")); current = "variants"; }
     else { if (!VIEWS[name]) current = "overview"; content = VIEWS[current][1](Object.fromEntries(new URLSearchParams(search || ""))); }
     main.replaceChildren(...content.flat(Infinity).filter(Boolean));
     document.getElementById("nav").replaceChildren(...Object.entries(VIEWS).filter(([id]) => id !== "diff" || D.diff).map(([id, [title]]) => h("a", { href: `#/${id}`, "aria-current": id === current ? "page" : null }, title)));
-    document.title = `${name === "variant" ? rest.join(" ") : VIEWS[current][0]} · tbe-aot ${D.build_id.slice(0, 8)}`;
+    document.title = `${name === "variant" ? rest.map(decoded).join(" ") : VIEWS[current][0]} · tbe-aot ${D.build_id.slice(0, 8)}`;
     scrollTo(0, 0);
     afterRender();
     if (before !== null) main.focus({ preventScroll: true });
