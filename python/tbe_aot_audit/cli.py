@@ -210,7 +210,12 @@ def baseline(
     """Check a build against recorded numbers; status 1 if a variant got worse beyond the tolerance, is not recorded or gone."""
     manifest = open_source(build).manifest
     if accept:
-        kept = read_baseline(file.read_bytes(), str(file)) if file.exists() else None
+        try:
+            kept = read_baseline(file.read_bytes(), str(file))
+        except FileNotFoundError:
+            kept = None
+        except OSError as error:
+            raise AuditError(f"{visible_path(file)} cannot be written: {error.strerror}") from None
         _write(file, make_baseline(manifest, kept, str(file)))
         typer.echo(
             f"{visible_path(file)}: recorded {sum(1 for _ in manifest.built())} variants of build {manifest.build_id[:16]}"
