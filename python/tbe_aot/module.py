@@ -16,9 +16,9 @@ from .optimizers import Optimizer
 from .training import (
     Batch,
     DeferredStep,
-    Lookup,
     PendingUpdate,
     keeps_dtype,
+    look_up,
     no_updates,
     prune_features,
 )
@@ -266,7 +266,7 @@ class TableBatchedEmbeddingBags(nn.Module):
                 bounds_mode=bounds_mode,
             )
             if self._needs_backward(per_sample_weights):
-                trained: torch.Tensor = Lookup.apply(  # type: ignore[no-untyped-call]
+                trained: torch.Tensor = look_up(
                     self, self._parameters["weights"], per_sample_weights, batch
                 )
                 return trained
@@ -428,13 +428,9 @@ class TableBatchedEmbeddingBags(nn.Module):
             raise RuntimeError("the module has no optimizer: it looks up only")
         is_current = batch.transposed_for == self.weights_dtype
         buffers = self._buffers
-        weights: torch.Tensor | None = self._parameters["weights"]
-        if torch.compiler.is_compiling() and weights is not None:
-            # torch 2.11 traces a backward with grad mode on, where a parameter may not be changed in place.
-            weights = weights.detach()
         torch.ops.tbe_aot.backward_update(
             grad_output,
-            weights,
+            self._parameters["weights"],
             buffers["features"],
             self.layout,
             batch.indices,

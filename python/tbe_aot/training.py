@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
+from torch.torch_version import TorchVersion
 
 if TYPE_CHECKING:
     from .module import TableBatchedEmbeddingBags
@@ -95,6 +96,13 @@ class Lookup(torch.autograd.Function):
         if torch.is_grad_enabled():
             return _guarded_backward(ctx, grad_output)
         return _backward(ctx, grad_output)
+
+
+look_up: Callable[..., torch.Tensor] = Lookup.apply
+if TorchVersion(torch.__version__) < "2.13":
+    look_up = torch.compiler.disable(
+        look_up, reason="torch.compile trains tables from torch 2.13 on; 2.11 refuses to"
+    )
 
 
 def _backward(ctx: Any, grad_output: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
