@@ -78,6 +78,7 @@ def worse(files: Files) -> Files:
             if variant["name"] == VARIANT:
                 variant.update(registers=variant["registers"] - 10, cubin_sha256="0" * 64)
         manifest["kernels"].pop("fill")
+        manifest["kernels"]["scale"]["source_sha256"] = "0" * 64
 
     return edit_manifest(files, change)
 
@@ -200,13 +201,16 @@ def test_a_variant_s_page(browser: Browser, report: Path):
 
 def test_the_diff(browser: Browser, report: Path):
     with opened(browser, report, "#/diff") as page:
-        assert page.locator("tbody tr").count() == 2
+        assert page.locator("table.changed tbody tr").count() == 2
         page.select_option("#f-only", "intolerable")
         assert "2 of 2" in page.locator(".count").inner_text()
         page.fill("input[type=search]", "sm90")
-        assert page.locator("tbody tr").count() == 1
+        assert page.locator("table.changed tbody tr").count() == 1
         assert "registers" in page.locator(".change.intolerable").inner_text()
         assert "fill" in page.locator("section", has_text="Added: 1").inner_text()
+        others = page.locator("section", has_text="Other differences").inner_text()
+        assert "scale" in others
+        assert "0000" in others
 
 
 def test_the_heat_map_leads_to_variants(browser: Browser, report: Path):

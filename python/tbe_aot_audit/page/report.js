@@ -427,6 +427,10 @@
         ...(list.length > 500 ? [h("tr", {}, h("td", { class: "text", colspan: 3 }, `and ${list.length - 500} more: filter them`))] : []));
     };
     const names = (title, list) => list.length ? card(`${title}: ${text(list.length)}`, h("details", { open: list.length < 12 }, h("summary", {}, "names"), h("ul", { class: "plain mono" }, list.map((n) => h("li", {}, byKey.has(`${n.arch}/${n.name}`) ? h("a", { href: place(n.arch, n.name) }, n.name) : n.name, ` ${n.arch}`))))) : null;
+    const table = (title, heads, rows) => rows.length ? card(`${title}: ${text(rows.length)}`, h("details", { open: rows.length < 12 }, h("summary", {}, "list"), h("div", { class: "scroll" }, h("table", {},
+      h("thead", {}, h("tr", {}, heads.map((t) => h("th", { class: "text", scope: "col" }, t)))),
+      h("tbody", {}, rows.slice(0, 500).map(([bad, ...cells]) => h("tr", {}, cells.map((c) => h("td", { class: bad ? "text bad-text" : "text" }, c)))),
+        rows.length > 500 ? h("tr", {}, h("td", { class: "text", colspan: heads.length }, `and ${rows.length - 500} more: tbe-aot diff lists them`)) : null))))) : null;
     const worse = d.changed.filter((c) => c.changes.some((x) => x.intolerable)).length;
     const set = (key) => (e) => { state[key] = e.target.value; refresh(); };
     afterRender = refresh;
@@ -437,8 +441,10 @@
       h("div", { class: "tools" }, h("label", {}, "search", h("input", { type: "search", value: state.q, oninput: set("q") })),
         h("label", {}, "kernel", h("select", { onchange: set("kernel") }, h("option", { value: "" }, "all"), K.map((k) => h("option", { value: k.name, selected: state.kernel === k.name }, k.name)))),
         h("label", {}, "show", h("select", { id: "f-only", onchange: set("only") }, h("option", { value: "" }, "all"), h("option", { value: "worse" }, "worse"), h("option", { value: "intolerable" }, "worse beyond the tolerance"))), count),
-      card(null, h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["variant", "arch", "before → after, what got worst first"].map((t) => h("th", { class: "text", scope: "col" }, t)))), holder))),
-      names("Added", d.added), names("Removed", d.removed)];
+      card(null, h("div", { class: "scroll" }, h("table", { class: "changed" }, h("thead", {}, h("tr", {}, ["variant", "arch", "before → after, what got worst first"].map((t) => h("th", { class: "text", scope: "col" }, t)))), holder))),
+      names("Added", d.added), names("Removed", d.removed),
+      table("Cells that lead elsewhere", ["kernel", "arch", "before", "after", "cells"], d.cells.map((c) => [c.lost, c.kernel, c.arch, c.before, c.after, text(c.cells.length)])),
+      table("Other differences", ["of", "what", "before", "after"], d.differences.map((x) => [x.worse, x.subject, x.what, x.before ?? "none", x.after ?? "none"]))];
   }
 
   /* ---- routes ---- */
