@@ -164,6 +164,7 @@ def test_a_small_table_by_long_bags_has_a_kernel_of_its_own(shared: Process) -> 
         **POINTERS,
         "batch_size": 33,
         "mean": 0,
+        "output_dtype": 0,
         "overlap": 0,
         "invalid_count": 0,
         "report": 0,

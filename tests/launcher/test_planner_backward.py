@@ -456,11 +456,11 @@ def test_when_long_runs_take_one_launch(
 def test_rows_of_many_chunks_take_two_launches_unless_asked(update: Any) -> None:
     fused = "sum_and_update_long_runs"
     few = layout((128, 2, 3), total_rows=100)
-    assert fused in names(update(few, fused_long_runs="auto", lookups=12_799)[0])
-    launches, reasons = update(few, fused_long_runs="auto", lookups=12_800)
+    assert fused in names(update(few, fused_long_runs="auto", lookups=25_599)[0])
+    launches, reasons = update(few, fused_long_runs="auto", lookups=25_600)
     assert fused not in names(launches)
     assert reasons[0].endswith("; two launches because nearly all rows have runs of many chunks")
-    launches, reasons = update(few, fused_long_runs="always", lookups=12_800)
+    launches, reasons = update(few, fused_long_runs="always", lookups=25_600)
     assert fused in names(launches)
     assert reasons[0].endswith("; one launch because fused_long_runs is always")
 

@@ -184,7 +184,7 @@ def test_refusals_are_the_operators():
 
 @pytest.mark.parametrize("bounds_check", ["none", "warning"])
 def test_a_variable_batch(bounds_check):
-    tables = [TableSpec("a", 100, 64), TableSpec("b", 40, 20)]
+    tables = [TableSpec("a", 100, 64), TableSpec("b", 40, 5)]
     sizes = [[2, 1], [0, 4]]
     module = TableBatchedEmbeddingBags(tables, optimizer=SGD(lr=0.1), bounds_check=bounds_check)
     indices, offsets = torch.arange(14) % 40, torch.arange(8) * 2
@@ -192,13 +192,15 @@ def test_a_variable_batch(bounds_check):
     lookups = [launch for launch in explained.launches if launch.variant.startswith("forward__")]
     assert len(lookups) == 2
     assert all(launch.grid[0] * 32 >= 4 for launch in lookups)
-    assert len(explained.launches) - 2 == (0 if bounds_check == "none" else 3)
-    # Rows of a 1-D result of odd widths do not all start at multiples of 16 bytes.
-    assert all("_generic_" in launch.variant for launch in lookups)
+    # Indices of short bags are checked by the lookup.
+    assert len(explained.launches) - 2 == (0 if bounds_check == "none" else 2)
     backward = module.explain_backward(
         indices, offsets, batch_size_per_feature_per_rank=sizes, arch="sm90"
     )
-    assert any(launch.variant.startswith("update_short_runs") for launch in backward.launches)
+    updates = [v.variant for v in backward.launches if v.variant.startswith("update_short_runs")]
+    # Rows of a 1-D gradient of odd widths do not all start at multiples of 16 bytes.
+    assert len(updates) == 2
+    assert all("_generic_" in update for update in updates)
     with pytest.raises(RuntimeError, match=r"expected 9|elements, expected"):
         module.explain(indices, offsets, batch_size_per_feature_per_rank=[[2, 1], [1, 4]])
 

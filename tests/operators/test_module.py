@@ -427,8 +427,8 @@ def test_fused_long_runs_reaches_the_operator(fused_long_runs):
     module = TableBatchedEmbeddingBags(
         [TableSpec("a", 10, 64)], fused_long_runs=fused_long_runs, optimizer=SGD()
     )
-    # 128 lookups a row on average.
-    many, few = torch.randint(0, 10, (1280,)), torch.randint(0, 10, (1279,))
+    # 256 lookups a row on average.
+    many, few = torch.randint(0, 10, (2560,)), torch.randint(0, 10, (2559,))
     for indices, one_launch in (
         (many, fused_long_runs == "always"),
         (few, fused_long_runs != "never"),
