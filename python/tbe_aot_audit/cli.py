@@ -5,6 +5,7 @@ Exit status: 0 if all is well, 1 if a check found something, 2 if a question can
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -376,6 +377,8 @@ def _fail(message: str) -> NoReturn:
 
 def main() -> None:
     """Run the command."""
+    # It reads thousands of records, prints and ends: looking for cycles among them finds none and takes a tenth of the time.
+    gc.disable()
     try:
         try:
             app()
