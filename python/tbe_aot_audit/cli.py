@@ -19,12 +19,9 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 
 from . import tables
-from .baseline import check_baseline, make_baseline, read_baseline
 from .call import CHOICES
-from .compare import compare
 from .document import Document
 from .errors import AuditError
-from .explain import Call, explain
 from .listing import SORTS, list_variants, show, summary_of
 from .provenance import bill_of_materials, build_record
 from .source import open_source
@@ -188,6 +185,8 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Compare two builds: what a call runs, and variants added, removed and changed, sorted by what got worse."""
+    from .compare import compare
+
     old, new = open_source(before), open_source(after)
     document = compare(old.manifest, new.manifest, (str(old), str(new)))
     _emit(document, as_json, tables.comparison)
@@ -209,6 +208,8 @@ def baseline(
     as_json: Json = False,
 ) -> None:
     """Check a build against recorded numbers; status 1 if a variant got worse beyond the tolerance, is not recorded or gone."""
+    from .baseline import check_baseline, make_baseline, read_baseline
+
     manifest = open_source(build).manifest
     if accept:
         try:
@@ -292,6 +293,8 @@ def explain_(
     as_json: Json = False,
 ) -> None:
     """Say which variant a call of the module takes and why, from the manifest alone; status 1 if there is none."""
+    from .explain import Call, explain
+
     call = Call(
         weights=weights,
         output=output,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel
 from rich.console import Console, Group, RenderableType
@@ -16,16 +16,19 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from .baseline import BaselineResult
-from .compare import ChangedVariant, Comparison
-from .differences import CellChange, Difference
 from .document import Document
-from .explain import Explained
 from .listing import Entry, Listing, Shown
 from .manifest import Variant
 from .metrics import METRICS, Change
 from .text import visible
 from .verify import MOST_LISTED, Verification
+
+# What makes a command slow to start is imported by those that use it.
+if TYPE_CHECKING:
+    from .baseline import BaselineResult
+    from .compare import ChangedVariant, Comparison
+    from .differences import CellChange, Difference
+    from .explain import Explained
 
 MIB = 2**20
 KIB = 2**10
