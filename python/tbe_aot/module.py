@@ -218,14 +218,9 @@ class TableBatchedEmbeddingBags(nn.Module):
         Raises:
             RuntimeError: dtypes, shapes or devices do not fit; with bounds_check="fatal" a bad index or offset.
         """
-        bag_offsets: torch.Tensor | None = None
-        output_offsets: torch.Tensor | None = None
-        max_batch = 0
-        output_numel = 0
-        if batch_size_per_feature_per_rank is not None:
-            bag_offsets, output_offsets, max_batch, output_numel = vbe_layout(
-                batch_size_per_feature_per_rank, self.feature_dims, self.features.device
-            )
+        bag_offsets, output_offsets, max_batch, output_numel = self._vbe_layout(
+            batch_size_per_feature_per_rank
+        )
         bounds_mode = self.bounds_check
         # Nothing may be looked up before the verdict of "fatal", and the gradient of per-sample weights needs indices
         # that are right: there the check goes before. Else it is a part of the lookup, and the update needs none.
@@ -234,6 +229,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         # So does a compiled backward, or it copies: it would take the caller's tensors as what follows the lookup in the
         # graph has left them, without the error that eager mode has for that.
         copies = False
+        # torch's own types do not name is_scripting.
         if not torch.jit.is_scripting():  # type: ignore[attr-defined]
             compiles = torch.compiler.is_compiling()
             copies = compiles and self._needs_backward(per_sample_weights)

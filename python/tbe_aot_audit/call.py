@@ -97,7 +97,7 @@ class Facts:
             found[fact] = axis.labels[axis.values.index(value)] if by_label else value
         if "padded" in found:
             found["aligned"] = found["padded"]
-        return replace(self, **found)  # type: ignore[arg-type]
+        return replace(self, **found)  # type: ignore[arg-type]  # fields by name
 
     @cached_property
     def kernels(self) -> Mapping[str, Kernel]:

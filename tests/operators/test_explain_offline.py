@@ -164,7 +164,7 @@ def test_what_is_not_said_excludes_nothing_that_runs(arch: str):
             # Weights that are said to be there are those of some lookup.
             call = replace(call, mean_length=call.mean_length or 1)
         unsaid = draw.sample(OPTIONAL, draw.randint(1, 4))
-        known: Call = replace(call, **dict.fromkeys(unsaid))  # type: ignore[arg-type]
+        known: Call = replace(call, **dict.fromkeys(unsaid))  # type: ignore[arg-type]  # fields by name
         forward, update = live(call, arch)
         for launch in {*launches(forward), *launches(update)}:
             found = explain(MANIFEST, known, kernel=kernel_of(launch), arch=arch)
